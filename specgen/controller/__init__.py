@@ -1,0 +1,1 @@
+"""SpecController: triggers, forks, termination (§6.1, Algorithm 1)."""

@@ -1,0 +1,79 @@
+"""What SpecController needs of the world, as structural types.
+
+The controller imports neither the scheduler nor kombu nor SQLAlchemy; `workers.iteration` plugs in the real ones
+(`specgen.llm`, `specgen.scheduler.pool`, `specgen.store`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+from typing import Protocol
+
+from specgen.types import Delta, EvaluationRequest, EvaluationResult, Prompt, Usage
+
+
+class Stream(Protocol):
+    """One LLM generation being received. Leaving its context closes it at the server."""
+
+    def __aiter__(self) -> AsyncIterator[Delta]: ...
+
+    @property
+    def usage(self) -> Usage:
+        """What is known so far; ``reported`` once the server said."""
+
+    @property
+    def finish_reason(self) -> str:
+        """``stop``, ``length``, ``cancelled`` (closed by us), ``broken`` (the stream broke), or empty."""
+
+
+class Model(Protocol):
+    """A reasoning LLM. Both calls raise ModelAccessError or ModelUnavailable when entered."""
+
+    can_fork: bool
+
+    def main(self, prompt: Prompt, *, seed: int, max_tokens: int) -> AbstractAsyncContextManager[Stream]:
+        """The main generation: reasons, then answers."""
+
+    def fork(
+        self, prompt: Prompt, prefix: str, *, seed: int, max_tokens: int
+    ) -> AbstractAsyncContextManager[Stream]:
+        """A non-reasoning generation on P ⊕ π. Its content starts inside an opened ```python block."""
+
+
+@dataclass(frozen=True)
+class PoolSnapshot:
+    """The pool as it is now, over all jobs."""
+
+    devices: int
+    validators: int
+    profilers: int
+    busy: int
+    validate_queue: int
+    profile_queue: int
+    claims: int  # forks still generating, all jobs
+
+
+class Pool(Protocol):
+    """The devices, as one job's iteration sees them."""
+
+    async def submit(self, request: EvaluationRequest) -> bool:
+        """Enqueue; False if the scope is closed already (nothing was enqueued)."""
+
+    def results(self, scope: str) -> AsyncIterator[EvaluationResult]:
+        """Results of the scope as they return, from the first on; ends only by cancellation."""
+
+    async def claim(self, scope: str, *, max_k: int, at_least_one: bool) -> int:
+        """K = max(1, min(C.val, C.prof)), capped by ``max_k``, reserved atomically over all jobs (0 if not
+        ``at_least_one`` and nothing is free). Each claim must be given back by `release`, or by `close`."""
+
+    async def release(self, scope: str, count: int = 1) -> None:
+        """A fork stopped generating (its request is queued now, or it gave nothing)."""
+
+    async def close(self, scope: str) -> int:
+        """The boundary: refuse further requests of the scope, drop queued ones, abort running ones, give back
+        its claims, and reallocate from the recorded maxima. Returns how many queued requests were dropped."""
+
+    async def snapshot(self) -> PoolSnapshot:
+        """For idle forks and progress."""

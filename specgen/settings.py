@@ -1,0 +1,137 @@
+"""All settings: environment (``SPECGEN_…``), then ``specgen.toml``, then defaults. Keys never leave iteration workers.
+
+Nested fields are written ``SPECGEN_FORKS__SPACING_CHARS=1800``. The defaults of :class:`ForkPolicy` and
+:class:`PoolPolicy` are the measured ones of docs/policy.md; ``paper()`` gives the paper's rules as written.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from pathlib import Path
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError
+from pydantic_settings import (
+    BaseSettings,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+    TomlConfigSettingsSource,
+)
+
+from specgen.errors import SettingsError
+
+
+class Group(BaseModel):
+    """A nested group of settings; unknown names are refused."""
+
+    model_config = ConfigDict(extra="forbid")
+
+
+class ForkPolicy(Group):
+    """When SpecController forks (§6.1.1), and the brake on it."""
+
+    spacing_chars: int = 1800  # of reasoning between two triggers that launch (about 15 s of GLM-5.1)
+    outstanding: int = 2  # forks of one job that are generating, queued or running
+    max_k: int = 2  # forks per trigger
+    idle_after_s: float = 2.0  # a device idle that long launches a fork
+    min_prefix_chars: int = 0
+    classes: tuple[str, ...] = ("decision", "fence", "kernel_body", "phrase")
+
+    @classmethod
+    def paper(cls) -> ForkPolicy:
+        """No brake: every trigger launches K = max(1, min(C.val, C.prof))."""
+        return cls(spacing_chars=0, outstanding=10_000, max_k=10_000, idle_after_s=0.0)
+
+
+class PoolPolicy(Group):
+    """How ElasticScheduler orders and splits (§6.2)."""
+
+    split: Literal["paper", "flexible"] = "paper"  # Algorithm 2, or every device serves both, profiling first
+    order: Literal["mains_first", "paper"] = "mains_first"  # across jobs a main kernel goes before forks; or pure LAF/FIFO
+    scheduler_interval_s: float = 0.5
+
+
+class EvaluationPolicy(Group):
+    """How candidates are judged."""
+
+    sandbox: Literal["bubblewrap", "none"] = "bubblewrap"
+    warmups: int = 10
+    timed_runs: int = 40
+    validate_budget_s: float = 180.0
+    profile_budget_s: float = 180.0
+    build: Literal["auto", "stock"] = "auto"  # auto: the façade, stock where it does not compile
+    cpu_devices: int = 0  # 0: one per core
+
+
+class ModelProfile(Group):
+    """One LLM endpoint. ``api_key`` is read by iteration workers only."""
+
+    base_url: str = ""
+    model: str = ""
+    api_key: SecretStr = SecretStr("none")
+    dialect: Literal["auto", "deepseek", "vllm", "llamacpp", "generic"] = "auto"
+    temperature: float = 0.1
+    first_token_timeout_s: float = 300.0
+    token_timeout_s: float = 120.0
+    retries: int = 4
+
+
+class Settings(BaseSettings):
+    """The whole of it."""
+
+    model_config = SettingsConfigDict(
+        env_prefix="SPECGEN_", env_nested_delimiter="__", toml_file="specgen.toml", extra="ignore"
+    )
+
+    home: Path = Path(".specgen")  # embedded state: Valkey socket, SQLite, logs, build cache
+    redis_url: str = ""  # empty: the embedded server's socket under ``home``
+    database_url: str = ""  # empty: SQLite under ``home``
+    prefix: str = "specgen"  # of every Redis key that is not a Celery queue
+    visibility_timeout_s: float = 60.0
+    llm: dict[str, ModelProfile] = Field(default_factory=dict)
+    forks: ForkPolicy = Field(default_factory=ForkPolicy)
+    pool: PoolPolicy = Field(default_factory=PoolPolicy)
+    evaluation: EvaluationPolicy = Field(default_factory=EvaluationPolicy)
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """Arguments, then environment, then the TOML file in the working directory."""
+        return init_settings, env_settings, TomlConfigSettingsSource(settings_cls)
+
+    @property
+    def home_path(self) -> Path:
+        """``home`` made absolute."""
+        return self.home.expanduser().resolve()
+
+    @property
+    def socket_path(self) -> Path:
+        """The embedded server's unix socket."""
+        return self.home_path / "valkey.sock"
+
+    @property
+    def redis(self) -> str:
+        """A redis-py URL."""
+        return self.redis_url or f"unix://{self.socket_path}?db=0"
+
+    @property
+    def database(self) -> str:
+        """An SQLAlchemy URL."""
+        return self.database_url or f"sqlite:///{self.home_path / 'specgen.db'}"
+
+
+@lru_cache(maxsize=1)
+def get_settings() -> Settings:
+    """The process's settings, read once. Raises SettingsError with the offending names."""
+    try:
+        return Settings()
+    except ValidationError as exc:
+        first = exc.errors()[0]
+        where = ".".join(str(part) for part in first["loc"])
+        raise SettingsError(f"setting {where}: {first['msg']}", "see docs/settings.md for the names") from exc
