@@ -6,6 +6,8 @@ Nested fields are written ``SPECGEN_FORKS__SPACING_CHARS=1800``. The defaults of
 
 from __future__ import annotations
 
+import hashlib
+import tempfile
 from functools import lru_cache
 from pathlib import Path
 from typing import Literal
@@ -47,7 +49,9 @@ class PoolPolicy(Group):
     """How ElasticScheduler orders and splits (§6.2)."""
 
     split: Literal["paper", "flexible"] = "paper"  # Algorithm 2, or every device serves both, profiling first
-    order: Literal["mains_first", "paper"] = "mains_first"  # across jobs a main kernel goes before forks; or pure LAF/FIFO
+    order: Literal["mains_first", "paper"] = (
+        "mains_first"  # across jobs a main kernel goes before forks; or pure LAF/FIFO
+    )
     scheduler_interval_s: float = 0.5
 
 
@@ -112,8 +116,11 @@ class Settings(BaseSettings):
 
     @property
     def socket_path(self) -> Path:
-        """The embedded server's unix socket."""
-        return self.home_path / "valkey.sock"
+        """The embedded server's unix socket; under /tmp where ``home`` is too deep (a socket's path holds 107 bytes)."""
+        path = self.home_path / "valkey.sock"
+        if len(str(path)) <= 100:
+            return path
+        return Path(tempfile.gettempdir()) / f"specgen-{hashlib.sha256(str(path).encode()).hexdigest()[:16]}.sock"
 
     @property
     def redis(self) -> str:

@@ -36,9 +36,7 @@ class Model(Protocol):
     def main(self, prompt: Prompt, *, seed: int, max_tokens: int) -> AbstractAsyncContextManager[Stream]:
         """The main generation: reasons, then answers."""
 
-    def fork(
-        self, prompt: Prompt, prefix: str, *, seed: int, max_tokens: int
-    ) -> AbstractAsyncContextManager[Stream]:
+    def fork(self, prompt: Prompt, prefix: str, *, seed: int, max_tokens: int) -> AbstractAsyncContextManager[Stream]:
         """A non-reasoning generation on P ⊕ π. Its content starts inside an opened ```python block."""
 
 
