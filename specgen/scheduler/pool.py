@@ -1,0 +1,220 @@
+"""The device pool as SpecController sees it (the `Pool` protocol), and as a command or dashboard reads it.
+
+`RedisPool` enqueues, reserves forks, closes scopes and reads results; `PoolState` only reads. Neither knows Celery: how
+a task is sent is given as a callable. The scripts do what must be atomic (``lua/claim.lua``, ``lua/close.lua``).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Self, cast
+
+import redis
+import redis.asyncio
+
+from specgen.controller.ports import PoolSnapshot
+from specgen.errors import PoolUnavailable
+from specgen.scheduler.allocation import Role
+from specgen.scheduler.keys import ORIGIN_HEADER, SCOPE_HEADER, Keys, ScopeClosed, script
+from specgen.types import EvaluationRequest, EvaluationResult, Json, Phase
+
+TASKS = {Phase.VALIDATE: "workers.validation.validate", Phase.PROFILE: "workers.profiling.profile"}
+CLOSED_S = 6 * 3600  # a scope stays closed longer than any message of it can travel
+CLAIM_LAPSES_S = 1800.0  # of an owner that died for good; a fork generates for less than that
+RESULTS_EXPIRE_S = 6 * 3600
+BLOCK_MS = 1000
+RETRY_S = 0.2
+
+Send = Callable[[str, dict[str, Json], str, dict[str, str], str], object]
+"""(task name, kwargs, queue, headers, task id): Celery's `send_task`, blocking."""
+
+
+@dataclass(frozen=True)
+class DeviceState:
+    """One device worker that is alive. ``busy`` names the queue whose request it serves, or is empty."""
+
+    worker: str
+    role: Role
+    busy: str
+    heartbeat: float  # unix seconds, the server's clock
+    info: dict[str, Json]  # device, backend, host, pid
+
+
+@dataclass(frozen=True)
+class PoolView:
+    """The whole pool at one moment."""
+
+    at: float  # unix seconds, the server's clock
+    validate_queue: int
+    profile_queue: int
+    claims: int
+    epoch: int
+    devices: tuple[DeviceState, ...]
+
+    @classmethod
+    def parse(cls, raw: Any) -> PoolView:
+        """From what ``lua/state.lua`` returns."""
+        at, validate, profile, claims, epoch, devices = raw
+        return cls(
+            at=float(at),
+            validate_queue=int(validate),
+            profile_queue=int(profile),
+            claims=int(claims),
+            epoch=int(epoch),
+            devices=tuple(
+                DeviceState(worker, cast("Role", role), busy, float(heartbeat), json.loads(info))
+                for worker, heartbeat, role, busy, info in devices
+            ),
+        )
+
+    @property
+    def snapshot(self) -> PoolSnapshot:
+        """In SpecController's terms; a device that serves both queues counts in both splits."""
+        return PoolSnapshot(
+            devices=len(self.devices),
+            validators=sum(device.role != "profile" for device in self.devices),
+            profilers=sum(device.role != "validate" for device in self.devices),
+            busy=sum(bool(device.busy) for device in self.devices),
+            validate_queue=self.validate_queue,
+            profile_queue=self.profile_queue,
+            claims=self.claims,
+        )
+
+
+@contextmanager
+def _unavailable() -> Iterator[None]:
+    try:
+        yield
+    except (redis.ConnectionError, redis.TimeoutError) as exc:
+        raise PoolUnavailable(f"Redis cannot be reached: {exc}", "see SPECGEN_REDIS_URL") from exc
+
+
+class PoolState:
+    """Reads the pool, for commands and dashboards. Raises PoolUnavailable."""
+
+    def __init__(self, redis_url: str, prefix: str = "specgen") -> None:
+        self._client = redis.Redis.from_url(redis_url, decode_responses=True)
+        self._keys = Keys(prefix)
+
+    def view(self) -> PoolView:
+        """Everything, at one moment."""
+        with _unavailable():
+            return PoolView.parse(self._client.eval(script("state"), 0, *self._keys.args()))
+
+    def devices(self) -> list[DeviceState]:
+        """Devices whose heartbeat is not older than ten seconds, by name."""
+        return sorted(self.view().devices, key=lambda device: device.worker)
+
+    def close(self) -> None:
+        """Disconnect."""
+        self._client.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None) -> None:
+        self.close()
+
+
+class RedisPool:
+    """The `Pool` of specgen.controller.ports. One instance per event loop; `aclose` when done.
+
+    ``send`` is called in a thread and may raise `ScopeClosed`. Every other call raises PoolUnavailable while Redis
+    cannot be reached, except `results`, which waits for it.
+    """
+
+    def __init__(self, redis_url: str, send: Send, *, prefix: str = "specgen", order: str = "mains_first") -> None:
+        self._client = redis.asyncio.Redis.from_url(redis_url, decode_responses=True)
+        self._keys = Keys(prefix, order)
+        self._send = send
+
+    async def aclose(self) -> None:
+        """Disconnect."""
+        await self._client.aclose()
+
+    async def open(self, scope: str) -> int:
+        """Start an iteration, or take one up again: claims of an attempt that died are void, and so is a boundary that
+        was never committed. Returns how many claims were void."""
+        return int(await self._run("open", scope))
+
+    async def submit(self, request: EvaluationRequest) -> bool:
+        """Enqueue; False if the scope is closed already. A request that is queued or running is not doubled, so a
+        controller that takes an iteration up again may submit everything that has no outcome."""
+        request = request.model_copy(update={"enqueued_at": request.enqueued_at or time.time()})
+        kwargs: dict[str, Json] = {"request": request.model_dump(mode="json")}
+        headers = {SCOPE_HEADER: request.scope, ORIGIN_HEADER: request.origin.value}
+        try:
+            await asyncio.to_thread(
+                self._send, TASKS[request.phase], kwargs, request.phase.value, headers, request.request_id
+            )
+        except ScopeClosed:
+            return False
+        return True
+
+    async def results(self, scope: str) -> AsyncIterator[EvaluationResult]:
+        """Results of the scope as they return, from the first on. Waits for Redis; ends only by cancellation."""
+        last = "0"
+        while True:
+            try:
+                answer = await self._client.xread({self._keys.results(scope): last}, block=BLOCK_MS)
+            except (redis.ConnectionError, redis.TimeoutError):
+                await asyncio.sleep(RETRY_S)
+                continue
+            for _, entries in _streams(answer):
+                for entry, fields in entries:
+                    last = entry
+                    yield EvaluationResult.model_validate_json(fields["result"])
+
+    async def claim(self, scope: str, *, max_k: int, at_least_one: bool) -> int:
+        """Reserve K forks over all jobs; see ``lua/claim.lua``. 0 where the scope is closed."""
+        return int(await self._run("claim", scope, max_k, int(at_least_one), CLAIM_LAPSES_S))
+
+    async def release(self, scope: str, count: int = 1) -> None:
+        """A fork stopped generating."""
+        await self._run("release", scope, count)
+
+    async def close(self, scope: str) -> int:
+        """The boundary of ``scope``, and of no other: see ``lua/close.lua``. Running evaluations of it are aborted by
+        the devices, which watch for it; the scheduler reallocates. Returns how many queued requests were dropped."""
+        dropped, *_ = await self._run("close", scope, CLOSED_S, time.time())
+        return int(dropped)
+
+    async def view(self) -> PoolView:
+        """Everything, at one moment."""
+        return PoolView.parse(await self._run("state"))
+
+    async def snapshot(self) -> PoolSnapshot:
+        """For idle forks and progress."""
+        return (await self.view()).snapshot
+
+    async def _run(self, name: str, *args: str | float) -> Any:
+        with _unavailable():
+            return await self._client.register_script(script(name))(args=self._keys.args(*args))
+
+
+def _streams(answer: Any) -> list[tuple[str, list[tuple[str, dict[str, str]]]]]:
+    """XREAD's answer, which is a mapping or a list of pairs depending on the protocol's version."""
+    if not answer:
+        return []
+    if isinstance(answer, dict):
+        return [(name, [entry for batch in batches for entry in _flat(batch)]) for name, batches in answer.items()]
+    return list(answer)
+
+
+def _flat(batch: Any) -> list[tuple[str, dict[str, str]]]:
+    return [batch] if isinstance(batch[0], str) else list(batch)
+
+
+def publish_result(client: redis.Redis, keys: Keys, scope: str, result: EvaluationResult) -> None:
+    """Append a result to its scope's stream (a device worker's side of `RedisPool.results`)."""
+    stream = keys.results(scope)
+    with client.pipeline() as pipe:
+        pipe.xadd(stream, {"result": result.model_dump_json()})
+        pipe.expire(stream, RESULTS_EXPIRE_S)
+        pipe.execute()

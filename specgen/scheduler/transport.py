@@ -1,0 +1,342 @@
+"""The priority queues of §6.2.2 as a kombu transport over Redis: ``validate`` last arrival first, ``profile`` FIFO.
+
+A device queue holds tickets; the message lies beside it until its acknowledgement. Workers block on a bell (a list
+that every put rings), then pop and lease a ticket in one script, so there is no moment at which a message is in neither
+the queue nor the index of leases. Every way back (requeue, lost worker, switch) puts a ticket at its own place.
+Where a main kernel goes before forks (``order="mains_first"``), a score band does it in the sorted set and the place
+of insertion in the list. All other queues are kombu's ordinary lists.
+
+Not here: who subscribes to what (`elastic`), what a boundary drops (`pool`). One Redis server, no Cluster.
+
+URLs: ``specgen://host:port/db`` and ``specgen+socket:///path?virtual_host=0``.
+"""
+
+# kombu carries no annotations, and what mypy infers of its class attributes is narrower than what they hold
+# mypy: allow-untyped-calls, disable-error-code="assignment,union-attr"
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from queue import Empty
+from threading import RLock
+from time import monotonic, time
+from typing import Any
+
+import redis
+from kombu.log import get_logger
+from kombu.transport import TRANSPORT_ALIASES, virtual
+from kombu.transport import redis as stock
+from kombu.utils.encoding import bytes_to_str
+from kombu.utils.json import dumps, loads
+
+from specgen.errors import SettingsError
+from specgen.scheduler.keys import (
+    DELIVERIES_HEADER,
+    DEVICE_QUEUES,
+    ORIGIN_HEADER,
+    SCOPE_HEADER,
+    VALIDATE,
+    Keys,
+    ScopeClosed,
+    script,
+)
+from specgen.scheduler.leases import HELD
+from specgen.types import Origin
+
+logger = get_logger("specgen.scheduler.transport")
+SETTLE_S = 1.0  # between two attempts at an acknowledgement that Redis did not take
+
+
+class QoS(stock.QoS):
+    """Leases instead of a long visibility timeout: renewed while this process lives, whatever the task takes."""
+
+    restore_at_shutdown = False
+
+    def __init__(self, channel: Channel, prefetch_count: int = 0) -> None:
+        super().__init__(channel, prefetch_count)
+        self._lock = RLock()
+        self._born = monotonic()
+        self.own = redis.Redis(connection_pool=channel._get_pool())  # acknowledgements outlive the channel
+
+    @contextmanager
+    def pipe_or_acquire(self, pipe: Any = None, client: Any = None) -> Iterator[Any]:
+        """A pipeline that works after the channel is closed, too."""
+        yield pipe or (client or self.own).pipeline()
+
+    def append(self, message: Any, delivery_tag: str) -> None:
+        """A message was delivered. Tickets were leased when they were popped."""
+        ticket = message.properties.get("specgen_ticket", False)
+        with self._lock:
+            HELD.hold(delivery_tag, ticket=ticket)
+            if ticket:
+                virtual.QoS.append(self, message, delivery_tag)
+            else:
+                super().append(message, delivery_tag)
+
+    def ack(self, delivery_tag: str) -> None:
+        """Acknowledge; while Redis cannot be reached the acknowledgement is owed and the lease kept."""
+        with self._lock:
+            self._quick_ack(delivery_tag)
+        self._settle(delivery_tag)
+
+    def reject(self, delivery_tag: str, requeue: bool = False) -> None:
+        """Requeue at the message's own place, or drop it."""
+        if not requeue:
+            return self.ack(delivery_tag)
+        with self._lock:
+            self._quick_ack(delivery_tag)
+        HELD.drop(delivery_tag)  # should Redis be away now, the lease runs out and the message is restored then
+        return self.restore_by_tag(delivery_tag, leftmost=True)
+
+    def restore_by_tag(self, tag: str | bytes, client: Any = None, leftmost: bool = False) -> None:
+        """Put a leased message back."""
+        tag = bytes_to_str(tag)
+        if self.channel.restore_ticket(tag, client or self.own) < 0:
+            super().restore_by_tag(tag, client or self.own, leftmost)
+
+    def restore_visible(self, start: int = 0, num: int = 10, interval: int = 10) -> None:
+        """Restore what nobody renews; not within one timeout of connecting, so that the living can renew first."""
+        if monotonic() - self._born >= self.visibility_timeout:
+            super().restore_visible(start, num, interval)
+
+    def renew(self) -> None:
+        """Renew every lease of this process."""
+        if tags := HELD.tags:
+            self.own.zadd(self.unacked_index_key, dict.fromkeys(tags, time()), xx=True)
+
+    def settle(self) -> None:
+        """Try the owed acknowledgements again."""
+        for tag in HELD.owed:
+            self._settle(tag)
+
+    def _settle(self, tag: str) -> None:
+        try:
+            if HELD.is_ticket(tag):
+                self.channel.run("done", self.own, self.unacked_index_key, tag)
+            else:
+                self._remove_from_indices(tag).execute()
+        except self.channel.connection_errors:
+            HELD.owe(tag)
+            logger.warning("acknowledgement of %s is owed: Redis cannot be reached", tag)
+        else:
+            HELD.drop(tag)
+
+
+class Channel(stock.Channel):
+    """Ordinary queues as kombu has them; ``validate`` and ``profile`` by tickets, bells and scripts."""
+
+    QoS = QoS
+    do_restore = False  # a lost connection must not requeue what still runs
+    priority_steps = (0,)
+    supports_batch_publish = False
+    specgen_prefix = "specgen"
+    specgen_order = "mains_first"
+    specgen_device = ""  # name of the device worker in this process
+    from_transport_options = (
+        *stock.Channel.from_transport_options,
+        "specgen_prefix",
+        "specgen_order",
+        "specgen_device",
+    )
+
+    def __init__(self, connection: Any, **kwargs: Any) -> None:
+        if connection.client.transport_options.get("global_keyprefix"):
+            raise SettingsError(
+                "the transport option global_keyprefix cannot be used with the specgen transport",
+                "its scripts name keys themselves: set SPECGEN_PREFIX, or use a Redis database of its own",
+            )
+        self._look = True  # pop before blocking: something may have come while nobody listened
+        self._awaiting = "BRPOP"
+        self._client_id: int | None = None
+        self._known_socket: Any = None
+        super().__init__(connection, **kwargs)
+        self.keys = Keys(self.specgen_prefix, self.specgen_order)
+
+    def run(self, name: str, client: Any, *args: Any) -> Any:
+        """Run a script."""
+        return client.register_script(script(name))(args=self.keys.args(*args), client=client)
+
+    # -------------------------------------------------------------------------------------------- enqueue
+
+    def _lookup(self, exchange: str, routing_key: str, default: str | None = None) -> list[str]:
+        """Device queues need no binding table, so that a wiped Redis loses none."""
+        if routing_key in DEVICE_QUEUES:
+            return [routing_key]
+        found: list[str] = super()._lookup(exchange, routing_key, default)
+        return found
+
+    def _put(self, queue: str, message: dict[str, Any], **kwargs: Any) -> None:
+        if queue not in DEVICE_QUEUES:
+            super()._put(queue, message, **kwargs)
+            return
+        headers = message.get("headers") or {}
+        scope = headers.get(SCOPE_HEADER) or ""
+        main = "1" if headers.get(ORIGIN_HEADER) == Origin.MAIN else "0"
+        tag, task = message["properties"]["delivery_tag"], headers.get("id") or ""
+        with self.conn_or_acquire() as client:
+            if self.run("put", client, queue, tag, dumps(message), scope, main, task) < 0:
+                raise ScopeClosed(f"scope {scope} is closed")
+
+    def restore_ticket(self, tag: str, client: Any, *, unstarted: bool = False) -> int:
+        """Put a leased ticket back at its own place: 1, or 0 where there was nothing to do, -1 for no ticket."""
+        return int(self.run("restore", client, self.unacked_index_key, tag, int(unstarted)))
+
+    # -------------------------------------------------------------------------------------------- consume
+
+    def _brpop_start(self, timeout: float | None = None) -> None:
+        queues = self._queue_cycle.consume(len(self.active_queues))
+        if not queues:
+            return
+        device = [queue for queue in DEVICE_QUEUES if queue in queues]
+        connection = self.client.connection
+        self._learn_client_id(connection)
+        self._in_poll = connection
+        self._brpop_sent_at = monotonic()
+        if device and self._look:
+            self._awaiting = "EVAL"  # not EVALSHA: a restarted server has forgotten it
+            connection.send_command("EVAL", script("grab"), 0, *self._grab_args(device))
+        else:
+            self._awaiting = "BRPOP"
+            keys = [self.keys.bell(queue) for queue in device] + [q for q in queues if q not in device]
+            connection.send_command("BRPOP", *keys, timeout or self.brpop_timeout)
+
+    def _grab_args(self, queues: list[str]) -> list[Any]:
+        return self.keys.args(self.unacked_index_key, time(), self.specgen_device, *queues)
+
+    def _learn_client_id(self, connection: Any) -> None:
+        """What `CLIENT UNBLOCK` needs; a new socket has a new one."""
+        if connection._sock is None or connection._sock is not self._known_socket:
+            connection.send_command("CLIENT", "ID")
+            self._client_id, self._known_socket = connection.read_response(), connection._sock
+
+    def _brpop_read(self, **options: Any) -> bool:
+        try:
+            try:
+                reply = self.client.parse_response(self.client.connection, self._awaiting, **options)
+            except self.connection_errors:
+                self.client.connection.disconnect()
+                raise
+            if self._awaiting == "EVAL":
+                return self._deliver_ticket(reply)
+            self._look = True
+            if not reply or bytes_to_str(reply[0]) in map(self.keys.bell, DEVICE_QUEUES):
+                raise Empty  # the next round looks into the queues
+            return self._deliver_ordinary(bytes_to_str(reply[0]), reply[1])
+        finally:
+            self._in_poll = None
+            self._flush_brpop_reauth()
+
+    def _deliver_ticket(self, reply: Any) -> bool:
+        if not reply:
+            self._look = False
+            raise Empty
+        queue, tag = bytes_to_str(reply[0]), bytes_to_str(reply[1])
+        if self._closing or queue not in self.active_queues:  # unsubscribed while the pop was in flight
+            self.restore_ticket(tag, self.qos.own, unstarted=True)
+            raise Empty
+        self.connection._deliver(self._ticket_message(reply), queue)
+        return True
+
+    def _deliver_ordinary(self, queue: str, payload: bytes) -> bool:
+        if self._closing or queue not in self.active_queues:
+            self.qos.own.rpush(queue, payload)  # the end that BRPOP takes next
+            raise Empty
+        self._queue_cycle.rotate(queue)
+        self.connection._deliver(loads(bytes_to_str(payload)), queue)
+        return True
+
+    @staticmethod
+    def _ticket_message(reply: Any) -> dict[str, Any]:
+        message: dict[str, Any] = loads(bytes_to_str(reply[2]))
+        message["properties"]["specgen_ticket"] = True
+        message["headers"][DELIVERIES_HEADER] = int(reply[3])
+        if int(reply[3]) > 1:
+            message["headers"]["redelivered"] = True
+            message["properties"]["delivery_info"]["redelivered"] = True
+        return message
+
+    def _update_queue_cycle(self) -> None:
+        """The subscription changed: end a pop that names the old queues, which else blocks for up to 1 s."""
+        super()._update_queue_cycle()
+        self._look = True
+        if not self._in_poll or self._awaiting != "BRPOP" or self._client_id is None:
+            return
+        try:
+            self.qos.own.client_unblock(self._client_id)
+        except self.connection_errors:
+            logger.debug("CLIENT UNBLOCK failed; the pop ends by itself", exc_info=True)
+
+    # -------------------------------------------------------------------------------------------- inspect
+
+    def _get(self, queue: str, timeout: float | None = None) -> dict[str, Any]:  # noqa: ARG002 (kombu's)
+        if queue not in DEVICE_QUEUES:
+            message: dict[str, Any] = super()._get(queue)
+            return message
+        with self.conn_or_acquire() as client:
+            reply = self.run("grab", client, *self._grab_args([queue])[2:])
+        if not reply:
+            raise Empty
+        return self._ticket_message(reply)
+
+    def _size(self, queue: str) -> int:
+        if queue not in DEVICE_QUEUES:
+            return int(super()._size(queue))
+        with self.conn_or_acquire() as client:
+            return int(client.zcard(queue) if queue == VALIDATE else client.llen(queue))
+
+    def _purge(self, queue: str) -> int:
+        if queue not in DEVICE_QUEUES:
+            return int(super()._purge(queue))
+        with self.conn_or_acquire() as client:
+            return int(self.run("purge", client, queue))
+
+    def _delete(self, queue: str, *args: Any, **kwargs: Any) -> None:
+        if queue in DEVICE_QUEUES:
+            self._purge(queue)
+        super()._delete(queue, *args, **kwargs)
+
+
+class Transport(stock.Transport):
+    """Registered as ``specgen``; `driver_type` stays ``redis``, so control, events and Flower work."""
+
+    Channel = Channel
+    driver_type = "redis"
+    supports_batch_publish = False
+
+    def register_with_event_loop(self, connection: Any, loop: Any) -> None:
+        """Kombu's own timers, lease renewal, and owed acknowledgements."""
+        super().register_with_event_loop(connection, loop)
+        timeout = connection.client.transport_options.get("visibility_timeout", Channel.visibility_timeout)
+        for attribute, interval, method in (
+            ("_renew_timer", timeout / 4, "renew"),
+            ("_settle_timer", SETTLE_S, "settle"),
+        ):
+            if old := getattr(self.cycle, attribute, None):
+                old.cancel()
+            setattr(self.cycle, attribute, loop.call_repeatedly(interval, self._for_process, method))
+
+    def _for_process(self, method: str) -> None:
+        """Leases belong to the process: any channel that consumes will do."""
+        for channel in self.cycle._channels:
+            if channel._qos is not None:
+                try:
+                    getattr(channel._qos, method)()
+                except channel.connection_errors:
+                    logger.warning("leases: %s failed, tried again on the next tick", method, exc_info=True)
+                return
+
+
+TRANSPORT_ALIASES["specgen"] = f"{__name__}:Transport"
+
+
+def broker_url(redis_url: str) -> str:
+    """The broker URL of a redis-py URL (``redis://``, ``rediss://`` or ``unix://``)."""
+    scheme, _, rest = redis_url.partition("://")
+    if scheme == "unix":
+        path, _, query = rest.partition("?")
+        options = dict(pair.partition("=")[::2] for pair in query.split("&") if pair)
+        return f"specgen+socket://{path}?virtual_host={options.get('db', '0')}"
+    if scheme not in ("redis", "rediss"):
+        raise SettingsError(f"not a Redis URL: {redis_url}", "use redis://, rediss:// or unix://")
+    return f"specgen://{rest}"

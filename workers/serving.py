@@ -1,0 +1,250 @@
+"""What a device worker does with one request: check its scope, claim it, run it in a cell, watch it, publish.
+
+The cell is a process group of its own. While it runs, the task looks every 25 ms whether the scope was closed (then the
+group is ended and the task is REVOKED) and whether the time budget is spent (then the status is ``hang``). Not here:
+judging (specgen.evaluation), queues (specgen.scheduler). Nothing here reads LLM keys or the database.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol, TypeVar, cast
+
+import redis
+import structlog
+from celery.exceptions import Ignore
+from celery.states import REVOKED
+
+from specgen.errors import InfrastructureError
+from specgen.evaluation.cell import Device
+from specgen.scheduler import process_groups
+from specgen.scheduler.keys import DELIVERIES_HEADER, Keys
+from specgen.scheduler.pool import publish_result
+from specgen.settings import EvaluationPolicy
+from specgen.types import EvaluationRequest, EvaluationResult, Json, Status
+
+WATCH_S = 0.025  # between two looks at the scope
+ABORT_GRACE_S, HANG_GRACE_S = 2.0, 0.5
+BUDGET_MARGIN_S = 0.5  # the cell enforces the budget itself and knows more; this is for one that cannot
+MAX_DELIVERIES = 3
+CLAIM_S = 30
+PATIENCE_S = 600.0
+UNREACHABLE = (redis.ConnectionError, redis.TimeoutError)
+T = TypeVar("T")
+DEFAULT_CELL = "specgen.evaluation.cell:Cell"
+
+log = structlog.get_logger(__name__)
+
+
+class Cell(Protocol):
+    """What is used of `specgen.evaluation.cell.Cell`."""
+
+    pgid: int
+
+    @classmethod
+    def start(cls, device: Device, policy: EvaluationPolicy, cache_root: Path) -> Cell:
+        """Start, without waiting."""
+
+    def submit(self, request: EvaluationRequest) -> None:
+        """Give it its one request."""
+
+    def poll(self, timeout_s: float) -> EvaluationResult | None:
+        """The result, once there is one."""
+
+    def kill(self, grace_s: float = 2.0) -> None:
+        """End its group."""
+
+
+def cell_class() -> type[Cell]:
+    """``SPECGEN_CELL`` (``module:Class``), or the real one."""
+    module, _, name = os.environ.get("SPECGEN_CELL", DEFAULT_CELL).partition(":")
+    return cast("type[Cell]", getattr(importlib.import_module(module), name))
+
+
+def patiently(call: Callable[[], T]) -> T:
+    """Call it again while Redis cannot be reached, for at most ten minutes: a restart costs time, not results."""
+    deadline = time.monotonic() + PATIENCE_S
+    while True:
+        try:
+            return call()
+        except UNREACHABLE:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.2)
+
+
+class Aborted(Exception):
+    """The scope closed while the request ran."""
+
+
+@dataclass
+class Server:
+    """One device, in the one pool process of its worker."""
+
+    client: redis.Redis  # answering str
+    keys: Keys
+    worker: str
+    device: Device
+    policy: EvaluationPolicy
+    cache_root: Path
+    _cell: Cell | None = None
+    _recorded: int = 0
+    _cell_type: type[Cell] = field(default_factory=cell_class)
+
+    def prepare(self) -> None:
+        """End what an earlier process left on this device, and warm a cell."""
+        left = process_groups.parse(cast("str | None", self.client.hget(self.keys.groups, self.worker)))
+        if left is not None and process_groups.end(left):
+            log.warning("stale_group_ended", worker=self.worker, pgid=left.pgid)
+        self.client.hdel(self.keys.groups, self.worker)
+        self._warm()
+
+    def shutdown(self) -> None:
+        """End the warm cell."""
+        self._discard(HANG_GRACE_S)
+
+    def is_closed(self, scope: str) -> bool:
+        """True once the scope's boundary has passed."""
+        return bool(self.client.exists(self.keys.closed(scope)))
+
+    def publish(self, request: EvaluationRequest, result: EvaluationResult) -> None:
+        """Hand the result to the controller; a Redis that restarts is waited for."""
+        patiently(lambda: publish_result(self.client, self.keys, request.scope, result))
+
+    @contextmanager
+    def claim(self, request: EvaluationRequest) -> Iterator[bool]:
+        """The start claim: False while another worker evaluates the same request."""
+        key = self.keys.start(request.request_id)
+        mine = bool(patiently(lambda: self.client.set(key, self.worker, nx=True, ex=CLAIM_S)))
+        try:
+            yield mine
+        finally:
+            if mine:
+                patiently(lambda: self.client.delete(key))
+
+    def evaluate(self, request: EvaluationRequest) -> EvaluationResult:
+        """Run it alone on the device. Raises Aborted if its scope closes meanwhile; the device is free then."""
+        started = time.time()
+        cell = self._cell or self._start()
+        self._cell = cell
+        grace = HANG_GRACE_S
+        try:
+            cell.submit(request)
+            result = self._watch(request, cell) or _hang(request)
+        except Aborted:
+            grace = ABORT_GRACE_S
+            raise
+        finally:
+            self._discard(grace)
+        return result.model_copy(
+            update={
+                "worker": self.worker,
+                "device": self.device.name,
+                "queue_s": max(0.0, started - request.enqueued_at) if request.enqueued_at else 0.0,
+                "device_s": time.time() - started,
+                "finished_at": time.time(),
+            }
+        )
+
+    def _watch(self, request: EvaluationRequest, cell: Cell) -> EvaluationResult | None:
+        deadline = time.monotonic() + request.time_budget_s + BUDGET_MARGIN_S
+        renew_at = time.monotonic() + CLAIM_S / 3
+        while (now := time.monotonic()) < deadline:
+            if (result := cell.poll(WATCH_S)) is not None:
+                return result
+            with suppress(*UNREACHABLE):  # the evaluation goes on without Redis; its lease is renewed elsewhere
+                self._remember(cell)
+                if self.is_closed(request.scope):
+                    raise Aborted
+                if now > renew_at:
+                    self.client.expire(self.keys.start(request.request_id), CLAIM_S)
+                    renew_at = now + CLAIM_S / 3
+        return None
+
+    def _remember(self, cell: Cell) -> None:
+        if cell.pgid and cell.pgid != self._recorded and (group := process_groups.record(cell.pgid)):
+            self.client.hset(self.keys.groups, self.worker, group.model_dump_json())
+            self._recorded = cell.pgid
+
+    def _start(self) -> Cell:
+        cell = self._cell_type.start(self.device, self.policy, self.cache_root)
+        self._remember(cell)
+        return cell
+
+    def _warm(self) -> None:
+        """The next cell, ahead of its request; where that fails the request itself meets the error."""
+        try:
+            self._cell = self._start()
+        except InfrastructureError as exc:
+            log.error("cell_not_started", worker=self.worker, error=str(exc))
+
+    def warm_next(self) -> None:
+        """After use."""
+        if self._cell is None:
+            self._warm()
+
+    def _discard(self, grace_s: float) -> None:
+        cell, self._cell = self._cell, None
+        if cell is not None:
+            cell.kill(grace_s)
+
+
+SERVER: Server | None = None  # set by workers.device in the pool process
+
+
+def serve(task: Any, payload: dict[str, Json]) -> dict[str, Json]:
+    """The body of both tasks. Returns the outcome in short; the result itself goes to the scope's stream."""
+    if SERVER is None:
+        raise InfrastructureError("this worker has no device", "start it by `python -m workers.device`")
+    server, request = SERVER, EvaluationRequest.model_validate(payload)
+    if patiently(lambda: server.is_closed(request.scope)):
+        _revoke(server, task, request, terminated=False)
+    with server.claim(request) as mine:
+        if not mine:
+            log.warning("evaluated_elsewhere", request=request.request_id)
+            raise Ignore
+        deliveries = int(task.request.get(DELIVERIES_HEADER) or 1)
+        try:
+            result = _quarantined(request, deliveries) if deliveries > MAX_DELIVERIES else server.evaluate(request)
+        except Aborted:
+            _revoke(server, task, request, terminated=True)
+        except Exception as exc:
+            server.publish(request, _failed(request, f"{type(exc).__name__}: {exc}"))
+            raise
+        server.publish(request, result)
+    server.warm_next()
+    return {"status": result.status.value, "speedup": result.speedup, "device_s": round(result.device_s, 3)}
+
+
+def _revoke(server: Server, task: Any, request: EvaluationRequest, *, terminated: bool) -> None:
+    """Mark the task REVOKED in the backend and to event listeners, and end it without a result."""
+    task.backend.mark_as_revoked(task.request.id, "scope closed", request=task.request, store_result=True)
+    task.send_event("task-revoked", terminated=terminated, signum=None, expired=False, retry=False)
+    log.info("aborted", request=request.request_id, scope=request.scope, was_running=terminated, state=REVOKED)
+    server.warm_next()
+    raise Ignore
+
+
+def _failed(request: EvaluationRequest, why: str, status: Status = Status.INFRA_ERROR) -> EvaluationResult:
+    return EvaluationResult(
+        request_id=request.request_id,
+        candidate_id=request.candidate_id,
+        phase=request.phase,
+        status=status,
+        error=why,
+        finished_at=time.time(),
+    )
+
+
+def _quarantined(request: EvaluationRequest, deliveries: int) -> EvaluationResult:
+    return _failed(request, f"quarantined: its worker was lost {deliveries - 1} times while evaluating it")
+
+
+def _hang(request: EvaluationRequest) -> EvaluationResult:
+    return _failed(request, f"did not finish within its budget of {request.time_budget_s:g} s", Status.HANG)
