@@ -1,0 +1,319 @@
+"""The project's own model server: OpenAI-compatible HTTP on loopback, with reasoning, forks, cancel, ``n`` and usage.
+
+It stands where a user's vLLM or paid API would stand, so that SpecGen can be run, tested and measured end to end
+without a GPU and without paying. What it says comes from a *source*: here the synthetic one, which is always labelled
+so. Default rates are the paper's (§3.1); one ``speed`` divides all times. See docs/model-server.md.
+
+It is not an inference engine, and it is not hardened for the open network: it binds to loopback unless told otherwise.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import json
+import logging
+import os
+import secrets
+import socket
+import time
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import uvicorn
+from pydantic import ValidationError
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from specgen.errors import EnvironmentLacking
+from specgen.llm.server_books import Ledger, PrefixCache, SequenceWriter
+from specgen.llm.server_stream import Choice, CompletionResponse, Exchange, Pace, limit
+from specgen.llm.server_types import ChatBody, Source, count_tokens
+from specgen.llm.synthetic import Rates, SyntheticSource
+
+log = logging.getLogger(__name__)
+
+MAX_BODY_BYTES = 32 * 1024 * 1024
+CHOICE_STRIDE = 1_000_003  # choice i of a request with seed s is the answer to seed s + i * stride
+
+
+@dataclass(frozen=True)
+class ServerConfig:
+    """How the server behaves, whatever its source.
+
+    ``tokens_per_s``: Table 7 and §3.1 together imply about 33.5 for GLM-5.1 (23 700 tokens in 706.9 s).
+    ``prefill_tokens_per_s``: 16k tokens in 740 ms, measured for an 8B-shaped model on one H200 (docs/model-server.md).
+    """
+
+    speed: float = 1.0
+    tokens_per_s: float = 33.5
+    prefill_tokens_per_s: float = 22_000.0
+    chunk_ms: float = 20.0
+    cache_tokens: int = 4_000_000
+    api_key: str = ""
+
+    def __post_init__(self) -> None:
+        """Refuse rates that make no sense."""
+        for name in ("speed", "tokens_per_s", "prefill_tokens_per_s"):
+            if not getattr(self, name) > 0:
+                raise ValueError(f"{name} must be positive")
+        if self.chunk_ms < 0:
+            raise ValueError("chunk_ms must not be negative")
+
+    @property
+    def pace(self) -> Pace:
+        """The rates as streams use them."""
+        return Pace(self.tokens_per_s, self.prefill_tokens_per_s, self.speed, self.chunk_ms / 1000)
+
+
+class _Refused(Exception):
+    """A request that is answered with an OpenAI-format error."""
+
+    def __init__(self, status: int, message: str, code: str) -> None:
+        super().__init__(message)
+        self.status, self.message, self.code = status, message, code
+
+
+def _error(status: int, message: str, code: str) -> JSONResponse:
+    kind = "server_error" if status >= 500 else "invalid_request_error"
+    body = {"error": {"message": message, "type": kind, "param": None, "code": code}}
+    return JSONResponse(body, status_code=status)
+
+
+class _Api:
+    """The endpoints, over one source, one cache and one ledger."""
+
+    def __init__(self, source: Source, config: ServerConfig) -> None:
+        self.source = source
+        self.config = config
+        self.ledger = Ledger()
+        self.cache = PrefixCache(config.cache_tokens)
+        self.started = time.monotonic()
+
+    async def models(self, request: Request) -> Response:
+        """GET /v1/models."""
+        self._check_key(request)
+        card = {"id": self.source.model_id, "object": "model", "created": 0, "owned_by": "specgen"}
+        return JSONResponse({"object": "list", "data": [card]})
+
+    async def stats(self, request: Request) -> Response:
+        """GET /stats: the ledger, so that a client's accounting can be checked against the server's."""
+        self._check_key(request)
+        uptime = {"uptime_s": time.monotonic() - self.started, "model": self.source.model_id}
+        return JSONResponse(self.ledger.as_dict() | uptime)
+
+    async def health(self, _request: Request) -> Response:
+        """GET /health."""
+        return JSONResponse({"status": "ok"})
+
+    async def completions(self, request: Request) -> Response:
+        """POST /v1/chat/completions."""
+        self._check_key(request)
+        body = await _read_body(request)
+        if body.model != self.source.model_id:
+            raise _Refused(404, f"the model `{body.model}` does not exist", "model_not_found")
+        seed = secrets.randbits(48) if body.seed is None else body.seed
+        self.ledger.requests += 1
+        exchange = self._exchange(body, seed)
+        include = body.stream_options is not None and body.stream_options.include_usage
+        return CompletionResponse(exchange, stream=body.stream, include_usage=include)
+
+    def _exchange(self, body: ChatBody, seed: int) -> Exchange:
+        chat = body.chat(seed)
+        prefill = chat.prefill
+        prompt, cached = count_tokens(prefill), self.cache.cached_tokens(prefill)
+        self.ledger.tokens.prompt += prompt
+        self.ledger.tokens.cached += cached
+        choices = []
+        for index in range(body.n):
+            chat = body.chat(seed + index * CHOICE_STRIDE)
+            pieces, reason = limit(self.source.answer(chat), body.limit, body.stops)
+            writer = SequenceWriter(self.cache)
+            writer.add(prefill)
+            choices.append(Choice(index, chat, pieces, reason, writer if chat.thinking and not chat.fork else None))
+        return Exchange(self.source.model_id, choices, prompt, cached, self.config.pace, self.ledger)
+
+    def _check_key(self, request: Request) -> None:
+        if not self.config.api_key:
+            return
+        given = request.headers.get("authorization", "").removeprefix("Bearer ")
+        if not secrets.compare_digest(given.encode(), self.config.api_key.encode()):
+            raise _Refused(401, "incorrect API key provided", "invalid_api_key")
+
+    async def on_refused(self, _request: Request, exc: Exception) -> Response:
+        """OpenAI-format errors for what this server refuses, and for Starlette's own 404 and 405."""
+        self.ledger.refused += 1
+        if isinstance(exc, _Refused):
+            return _error(exc.status, exc.message, exc.code)
+        assert isinstance(exc, HTTPException)
+        return _error(exc.status_code, exc.detail, "invalid_request")
+
+    async def on_failure(self, _request: Request, exc: Exception) -> Response:
+        """A fault of the source or the server: 500, and the server goes on."""
+        self.ledger.failed += 1
+        log.error("a request failed", exc_info=exc)
+        return _error(500, f"{type(exc).__name__}: {exc}", "internal_error")
+
+
+async def _read_body(request: Request) -> ChatBody:
+    parts, size = [], 0
+    try:
+        async for part in request.stream():
+            size += len(part)
+            if size > MAX_BODY_BYTES:
+                raise _Refused(413, f"the body exceeds {MAX_BODY_BYTES} bytes", "too_large")
+            parts.append(part)
+    except ClientDisconnect as exc:
+        raise _Refused(400, "the client went away before its request was complete", "disconnected") from exc
+    try:
+        data = json.loads(b"".join(parts))
+    except (ValueError, RecursionError) as exc:
+        raise _Refused(400, f"the body is not JSON: {exc}", "invalid_json") from exc
+    if not isinstance(data, dict):
+        raise _Refused(400, "the body is not a JSON object", "invalid_json")
+    try:
+        return ChatBody.model_validate(data)
+    except (ValidationError, RecursionError) as exc:
+        first = exc.errors()[0] if isinstance(exc, ValidationError) else {"loc": (), "msg": "nested too deeply"}
+        where = ".".join(str(part) for part in first["loc"])
+        raise _Refused(400, f"{where}: {first['msg']}".removeprefix(": "), "invalid_value") from exc
+
+
+def create_app(source: Source, config: ServerConfig | None = None) -> Starlette:
+    """The ASGI application over ``source``. Its state is its own: two apps share neither cache nor ledger."""
+    api = _Api(source, config or ServerConfig())
+    app = Starlette(
+        routes=[
+            Route("/v1/models", api.models),
+            Route("/v1/chat/completions", api.completions, methods=["POST"]),
+            Route("/stats", api.stats),
+            Route("/health", api.health),
+        ],
+        exception_handlers={_Refused: api.on_refused, HTTPException: api.on_refused, Exception: api.on_failure},
+    )
+    app.state.api = api
+    return app
+
+
+# ------------------------------------------------------------------------------------------------ running it
+
+
+class _Server(uvicorn.Server):
+    """uvicorn that says where it listens once it does."""
+
+    def __init__(self, config: uvicorn.Config, base_url: str, port_file: Path | None, *, embedded: bool) -> None:
+        super().__init__(config)
+        self._base_url = base_url
+        self._port_file = port_file
+        self._embedded = embedded
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Signals stay the embedding program's, where there is one."""
+        if self._embedded:
+            yield
+        else:
+            with super().capture_signals():
+                yield
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Start, then write the port file: whoever waits for it can connect at once."""
+        await super().startup(sockets)
+        if self._port_file is not None and self.started:
+            await asyncio.to_thread(_write_atomically, self._port_file, self._base_url + "\n")
+
+
+def _write_atomically(path: Path, text: str) -> None:
+    partial = path.with_name(f".{path.name}.{os.getpid()}")
+    partial.write_text(text)
+    partial.replace(path)
+
+
+def _bind(host: str, port: int) -> socket.socket:
+    try:
+        return socket.create_server((host, port), backlog=1024)
+    except OSError as exc:
+        raise EnvironmentLacking(
+            f"cannot listen on {host}:{port}: {exc.strerror}", "--port 0 picks a free one"
+        ) from exc
+
+
+def _server(app: Starlette, listener: socket.socket, port_file: Path | None, *, embedded: bool = False) -> _Server:
+    host, port = listener.getsockname()[:2]
+    config = uvicorn.Config(app, log_level="warning", access_log=False, timeout_graceful_shutdown=1, lifespan="off")
+    return _Server(config, f"http://{host}:{port}/v1", port_file, embedded=embedded)
+
+
+@contextlib.asynccontextmanager
+async def running(app: Starlette, host: str = "127.0.0.1", port: int = 0) -> AsyncIterator[str]:
+    """The server within this event loop, for programs and tests that embed it; gives the base URL (with ``/v1``)."""
+    with _bind(host, port) as listener:
+        server = _server(app, listener, None, embedded=True)
+        task = asyncio.create_task(server.serve(sockets=[listener]))
+        try:
+            while not server.started:
+                if task.done():
+                    await task
+                await asyncio.sleep(0.005)
+            yield f"http://{host}:{listener.getsockname()[1]}/v1"
+        finally:
+            server.should_exit = True
+            await task
+
+
+def serve(
+    host: str = "127.0.0.1",
+    port: int = 0,
+    *,
+    speed: float = 1.0,
+    seed: int = 0,
+    chunk_ms: float = 20.0,
+    port_file: Path | None = None,
+    config: ServerConfig | None = None,
+    rates: Rates | None = None,
+) -> None:
+    """Serve the synthetic source until SIGINT or SIGTERM. ``port`` 0 picks a free one.
+
+    ``port_file`` receives the base URL (with ``/v1``) once the server accepts connections. ``config`` overrides
+    ``speed`` and ``chunk_ms``. Raises EnvironmentLacking if the address cannot be bound.
+    """
+    app = create_app(SyntheticSource(seed=seed, rates=rates), config or ServerConfig(speed=speed, chunk_ms=chunk_ms))
+    with _bind(host, port) as listener:
+        _server(app, listener, port_file).run(sockets=[listener])
+
+
+def main(argv: list[str] | None = None) -> None:
+    """``python -m specgen.llm.server``."""
+    parser = argparse.ArgumentParser(prog="specgen.llm.server", description="The synthetic model server.")
+    add = parser.add_argument
+    add("--host", default="127.0.0.1")
+    add("--port", type=int, default=0, help="0 picks a free one")
+    add("--port-file", type=Path, help="receives the base URL once the server listens")
+    add("--speed", type=float, default=1.0, help="divides all times")
+    add("--seed", type=int, default=0)
+    add("--tokens-per-s", type=float, default=ServerConfig.tokens_per_s, help="at speed 1")
+    add("--trace-tokens", type=float, default=Rates.trace_tokens_mean, help="mean length of a reasoning trace")
+    add("--success", type=float, default=1.0, help="scales the odds of a kernel that works (1: the paper's)")
+    add("--chunk-ms", type=float, default=ServerConfig.chunk_ms)
+    add("--api-key", default="", help="demand this key")
+    options = parser.parse_args(argv)
+    try:
+        config = ServerConfig(
+            speed=options.speed, tokens_per_s=options.tokens_per_s, chunk_ms=options.chunk_ms, api_key=options.api_key
+        )
+        rates = Rates(trace_tokens_mean=options.trace_tokens, success=options.success)
+    except ValueError as exc:
+        parser.error(str(exc))
+    try:
+        serve(options.host, options.port, seed=options.seed, port_file=options.port_file, config=config, rates=rates)
+    except EnvironmentLacking as exc:
+        parser.error(f"{exc.message} ({exc.hint})")
+
+
+if __name__ == "__main__":
+    main()

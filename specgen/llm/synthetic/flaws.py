@@ -1,0 +1,77 @@
+"""Mistakes: how a correct candidate file becomes one that does not compile, raises, faults or computes something else.
+
+Each is an edit of the text that real models' mistakes resemble. None hides from the evaluation and none aims at it.
+"""
+
+from __future__ import annotations
+
+import random
+from enum import StrEnum
+
+from specgen.llm.synthetic.rates import Rates
+from specgen.llm.synthetic.tasks import Edit, Task
+
+
+class Flaw(StrEnum):
+    """What is wrong with a kernel. The first three groups are Figure 3's compiler, runtime and numerical errors."""
+
+    NONE = "none"
+    COMPILE = "compile"
+    RAISES = "raises"
+    FAULT = "fault"
+    NUMERIC = "numeric"
+    NO_CODE = "no_code"
+    NO_MODELNEW = "no_modelnew"
+
+
+_COMPILE = (
+    Edit("return out;\n", "return out\n"),
+    Edit("out.data_ptr<float>()", "out.data_pointer<float>()"),
+    Edit("constexpr int64_t TILE = ", "constexpr int64_t TILE_SIZE = "),
+    Edit('functions=["run"]', 'functions=["run", "backward"]'),
+    Edit("static inline float max_of(float a, float b) {", "static inline float max_of(float a, b) {"),
+)
+_RAISES = (
+    Edit("return ext.run(", "return ext.forward("),
+    Edit("torch::Tensor run(", "torch::Tensor run(int64_t, "),
+    Edit("\n  auto out = ", '\n  TORCH_CHECK(TILE % 16 == 1, "the tile must be padded by one");\n  auto out = '),
+)
+_FAULT = (
+    Edit("out.data_ptr<float>()", "std::vector<float>().data()"),
+    Edit("out.data_ptr<float>()", "(out.data_ptr<float>() + (int64_t{1} << 40))"),
+)
+
+
+def draw(valid: float, rates: Rates, rng: random.Random) -> Flaw:
+    """No flaw with probability ``valid``, else one by the shares of Figure 3's kinds."""
+    fine, kind, fault, other = rng.random() < valid, rng.random(), rng.random(), rng.random()
+    if fine:
+        return Flaw.NONE
+    if kind < rates.compile_share:
+        return Flaw.COMPILE
+    kind -= rates.compile_share
+    if kind < rates.runtime_share:
+        return Flaw.FAULT if fault < rates.fault_share else Flaw.RAISES
+    if kind - rates.runtime_share < rates.numeric_share:
+        return Flaw.NUMERIC
+    return Flaw.NO_CODE if other < 0.7 else Flaw.NO_MODELNEW
+
+
+def edits(task: Task, flaw: Flaw) -> tuple[Edit, ...]:
+    """The edits that make ``flaw`` in this task's files; any one of them does."""
+    return {
+        Flaw.COMPILE: _COMPILE,
+        Flaw.RAISES: _RAISES,
+        Flaw.FAULT: _FAULT,
+        Flaw.NUMERIC: task.wrong,
+        Flaw.NO_MODELNEW: (Edit("class ModelNew(", "class Model("),),
+    }.get(flaw, ())
+
+
+def spoil(source: str, task: Task, flaw: Flaw, rng: random.Random) -> str:
+    """The file with one mistake of the kind; unchanged where the flaw is none, or not one of the file's."""
+    possible = [edit for edit in edits(task, flaw) if edit.find in source]
+    if not possible:
+        return source
+    edit = rng.choice(possible)
+    return source.replace(edit.find, edit.replace)

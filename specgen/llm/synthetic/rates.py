@@ -1,0 +1,77 @@
+"""How often the synthetic model succeeds, fails, improves and reverses itself, and where each number comes from.
+
+"paper" marks a number that the paper states, "derived" one that follows from such numbers, "assumed" one that nothing
+states: docs/model-server.md lists them all. Everything here is a setting, nothing is hidden elsewhere.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+
+@dataclass(frozen=True)
+class Rates:
+    """Probabilities in [0, 1], lengths in tokens, positions as shares of the trace."""
+
+    # Length of a trace.
+    trace_tokens_mean: float = 23_700.0  # derived: Table 7 (23.66 M tokens over 10 tasks x 100 iterations, CudaForge)
+    trace_sigma: float = 0.35  # assumed: of the logarithm; §3.1 gives means only
+
+    # Kernels of main generations that are valid.
+    valid_easy: float = 0.60  # assumed: §3.2 has seven of ten tasks below one half, so three are above
+    valid_hard: float = 0.26  # derived: with three easy tasks at 0.60, the mean over ten is §3.2's 36.3 %
+    success: float = 1.0  # multiplies the odds of a valid kernel, everywhere
+
+    # Forks: validity rises with the share of decisions that the prefix commits.
+    valid_without_prefix: float = 0.002  # paper: Table 2, 8 of 10 tasks none valid in 100; 0.2 % over ten tasks
+    first_decision_at: float = 0.13  # derived: Figure 6, the shortest useful prefix is 14 % of the trace ...
+    last_decision_at: float = 0.68  # ... to 70 %
+    share_needed: float = 1.0  # assumed: the share of decisions at which a fork is as good as the main
+
+    # What goes wrong, as shares of the kernels that are not valid (Figure 3's kinds).
+    compile_share: float = 0.55  # assumed from §3.2: "fails predominantly at compile time"
+    runtime_share: float = 0.18  # assumed
+    numeric_share: float = 0.21  # assumed from §3.2: mismatches recur
+    fault_share: float = 0.30  # assumed: of the runtime failures, how many are faults and not exceptions
+    # the rest (0.06) is Figure 3's "other": no code, no ModelNew
+
+    # Moves in the design space.
+    improve: float = 0.60  # assumed: a changed decision goes to one that usually is faster
+    sidestep: float = 0.25  # assumed: ... to a random one; else it regresses
+    keep_undecided: float = 0.50  # assumed: a fork keeps the previous kernel's value where its prefix says nothing
+    repair_odds: float = 1.5  # assumed: multiplies the odds after an error was shown
+    keep_on_error: float = 0.70  # assumed: after an error the design itself stays
+
+    # The trace's manner.
+    reversal: float = 0.20  # assumed: a decision is first taken otherwise, then withdrawn
+    late_change: float = 0.20  # assumed: one decision is changed after the kernel was drafted
+
+    def __post_init__(self) -> None:
+        """Refuse what is not a probability, and lengths and odds that are not positive."""
+        for item in fields(self):
+            value = getattr(self, item.name)
+            if item.name in ("trace_tokens_mean", "trace_sigma", "success", "repair_odds"):
+                if not value > 0:
+                    raise ValueError(f"{item.name} must be positive")
+            elif not 0 <= value <= 1:
+                raise ValueError(f"{item.name} must lie in [0, 1]")
+        if self.compile_share + self.runtime_share + self.numeric_share > 1:
+            raise ValueError("the shares of failures exceed 1")
+
+    def main_valid(self, *, easy: bool) -> float:
+        """P(valid) of a main generation's kernel."""
+        return scale_odds(self.valid_easy if easy else self.valid_hard, self.success)
+
+    def fork_valid(self, *, easy: bool, committed_share: float) -> float:
+        """P(valid) of a fork whose prefix commits that share of the decisions (Table 2, Figure 6)."""
+        reached = min(1.0, committed_share / self.share_needed) if self.share_needed > 0 else 1.0
+        floor = scale_odds(self.valid_without_prefix, self.success)
+        return floor + (self.main_valid(easy=easy) - floor) * reached
+
+
+def scale_odds(probability: float, factor: float) -> float:
+    """The probability whose odds are ``factor`` times those of ``probability``."""
+    if probability >= 1:
+        return 1.0
+    odds = probability / (1 - probability) * factor
+    return odds / (1 + odds)

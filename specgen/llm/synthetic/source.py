@@ -1,0 +1,123 @@
+"""The synthetic source: from a request to a reasoning trace and a kernel (§3.1-§4.2).
+
+A main generation picks a design (moved from the previous kernel's if the prompt shows one), writes a trace that commits
+its decisions one by one, and answers with its kernel. A fork gets the decisions that its prefix commits, guesses the
+rest, and works as often as `Rates` says for that share of decisions. Stateless: the request is all there is.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import random
+
+from specgen.llm.server_types import Chat, Piece
+from specgen.llm.synthetic import commitments, flaws, roles, trace, unknown
+from specgen.llm.synthetic.design import Design
+from specgen.llm.synthetic.feedback import Feedback, read_prompt
+from specgen.llm.synthetic.rates import Rates, scale_odds
+from specgen.llm.synthetic.tasks import Task
+
+MODEL_ID = "specgen-synthetic"
+_SIDE_ROLE_SHARE = 0.1  # assumed: a Judge reasons a tenth as long as a Coder
+_CROSSOVER = 0.3  # assumed: how often a decision is taken over from another kernel that the prompt shows
+
+_INTRO = (
+    "Here is the optimised kernel:",
+    "The final implementation:",
+    "This version follows the plan above:",
+)
+_OUTRO = (
+    "The kernel reads each input once and keeps everything else in registers.",
+    "I kept the interface of the reference unchanged.",
+    "If profiling shows that memory is the limit, the tile is the first thing to change.",
+)
+
+
+class SyntheticSource:
+    """A `specgen.llm.server_types.Source`. The same ``seed`` and ``rates`` give the same answers."""
+
+    model_id = MODEL_ID
+
+    def __init__(self, *, seed: int = 0, rates: Rates | None = None) -> None:
+        self.rates = rates or Rates()
+        self._seed = seed
+
+    def answer(self, chat: Chat) -> list[Piece]:
+        """The whole answer. Deterministic in the source's seed and ``chat``."""
+        rng = self._rng(chat)
+        prompt = chat.prompt
+        feedback = read_prompt(prompt)
+        if not chat.fork and (chat.json_reply or roles.asks_for_json(prompt)):
+            return self._role(prompt, feedback, chat, rng)
+        if feedback.task is None:
+            return self._unknown(prompt, chat, rng)
+        if chat.fork or not chat.thinking:
+            return [Piece("content", self._fork(feedback.task, feedback, chat, rng))]
+        return self._main(feedback.task, feedback, rng)
+
+    def _rng(self, chat: Chat) -> random.Random:
+        key = f"{self._seed}\0{chat.seed}\0{chat.fork}\0{chat.thinking}\0{chat.rendered}\0{chat.prefix}\0{chat.opening}"
+        return random.Random(hashlib.sha256(key.encode()).digest())
+
+    def _main(self, task: Task, feedback: Feedback, rng: random.Random) -> list[Piece]:
+        written = trace.write(task, self._target(task, feedback, rng), feedback, self.rates, rng)
+        valid = self.rates.main_valid(easy=task.easy)
+        if feedback.failed:
+            valid = scale_odds(valid, self.rates.repair_odds)
+        flaw = flaws.draw(valid, self.rates, rng)
+        content = _answer(task, written.design, flaw, inside=False, rng=rng)
+        return [Piece("reasoning", written.text), Piece("content", content)]
+
+    def _target(self, task: Task, feedback: Feedback, rng: random.Random) -> Design:
+        """Where this iteration's reasoning will arrive."""
+        if feedback.base is None:
+            return task.space.sample(rng, careful=True)
+        if feedback.failed and rng.random() < self.rates.keep_on_error:
+            return feedback.base
+        moved = task.space.move(feedback.base, rng, improve=self.rates.improve, sidestep=self.rates.sidestep)
+        if feedback.others and rng.random() < _CROSSOVER:
+            axis = rng.choice(task.space.axes).name
+            moved = moved.with_choice(axis, rng.choice(feedback.others)[axis])
+        return moved
+
+    def _fork(self, task: Task, feedback: Feedback, chat: Chat, rng: random.Random) -> str:
+        committed = commitments.read(task.space, chat.prefix)
+        design = task.space.complete(committed, feedback.base, self.rates.keep_undecided, rng)
+        share = len(committed) / len(task.space.axes)
+        flaw = flaws.draw(self.rates.fork_valid(easy=task.easy, committed_share=share), self.rates, rng)
+        return _answer(task, design, flaw, inside=_inside_block(chat.opening), rng=rng)
+
+    def _unknown(self, prompt: str, chat: Chat, rng: random.Random) -> list[Piece]:
+        code = unknown.code(prompt, rng)
+        if _inside_block(chat.opening):
+            content = f"{code}```\n{unknown.apology()}\n"
+        else:
+            content = f"{unknown.apology()}\n" + (f"\n```python\n{code}```\n" if code else "")
+        if chat.fork or not chat.thinking:
+            return [Piece("content", content)]
+        text = trace.ramble(trace.length_chars(self.rates, rng), rng, unknown.SUBJECT)
+        return [Piece("reasoning", text), Piece("content", content)]
+
+    def _role(self, prompt: str, feedback: Feedback, chat: Chat, rng: random.Random) -> list[Piece]:
+        answer = Piece("content", roles.reply(prompt, feedback, rng))
+        if not chat.thinking:
+            return [answer]
+        subject = feedback.task.subject if feedback.task else unknown.SUBJECT
+        chars = round(trace.length_chars(self.rates, rng) * _SIDE_ROLE_SHARE)
+        return [Piece("reasoning", trace.ramble(chars, rng, subject)), answer]
+
+
+def _inside_block(opening: str) -> bool:
+    return opening.count("```") % 2 == 1
+
+
+def _answer(task: Task, design: Design, flaw: flaws.Flaw, *, inside: bool, rng: random.Random) -> str:
+    """Content with the kernel; ``inside`` continues an opened block and does not repeat its fence."""
+    outro = f"\n{rng.choice(_OUTRO)}\n" if rng.random() < 0.3 else ""
+    if flaw is flaws.Flaw.NO_CODE:
+        nothing = "The design is as described above; the implementation follows from it directly.\n"
+        return f"# {nothing}```\n" if inside else nothing
+    source = flaws.spoil(task.render(design), task, flaw, rng)
+    if inside:
+        return f"{source}```\n{outro}"
+    return f"{rng.choice(_INTRO)}\n\n```python\n{source}```\n{outro}"
