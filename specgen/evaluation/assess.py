@@ -1,0 +1,269 @@
+"""The steps of one judgement: load, construct, trials, timed window. Raises Verdict at the first that fails.
+
+While the candidate builds, the judge prepares the reference: both are pinned to the device's core. Validation tries
+own inputs (twice), other distributions and perturbed parameters, and times a few runs; profiling tries again and
+times 10 + 40 (§8.1).
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from specgen.evaluation import integrity, processes
+from specgen.evaluation.ceilings import Ceilings
+from specgen.evaluation.peer import Peer
+from specgen.evaluation.reference import Reference
+from specgen.evaluation.rounds import Outcome, aliases, try_once
+from specgen.evaluation.supervisor import Bench
+from specgen.evaluation.tensors import Parcel
+from specgen.evaluation.timing import TimedRuns, Window, message_cost_ms, summary
+from specgen.evaluation.trials import Trial, fresh_seed, other, own, signed, spiked
+from specgen.evaluation.verdict import HostLock, Verdict
+from specgen.evaluation.wire import Message, close_all, memory_file, memory_file_of
+from specgen.evaluation.work import Work, measure, needed_bytes
+from specgen.types import EvaluationRequest, Phase, Profile, Status
+
+_CACHE_LIMIT = 32 << 20
+_FIRST_CUT = (2, 6)  # warm-ups and runs of a validation's speedup
+
+
+class Assessment:
+    """One candidate's way through the steps."""
+
+    def __init__(self, bench: Bench, peer: Peer, request: EvaluationRequest) -> None:
+        self.bench = bench
+        self.peer = peer
+        self.request = request
+        self.validating = request.phase is Phase.VALIDATE
+        self.lock = HostLock()
+        self.notes: dict[str, str] = {}
+        self.labels: set[str] = set()
+        self.build_route: Any = "none"
+        self.build_s = 0.0
+        self.builds: list[str] = []
+        self.cost_ms = 0.0
+        self.max_abs_error = 0.0
+
+    def run(self) -> dict[str, Any]:
+        """The fields of a valid result."""
+        self.peer.deadline = time.monotonic() + self.request.time_budget_s
+        marks = [time.monotonic()]
+        reference, trial, work = self._load()
+        marks.append(time.monotonic())
+        self._construct(reference)
+        trials = self._trials(reference, trial)
+        marks.append(time.monotonic())
+        limit_s = self._limit_s
+        self._try(reference, trials, work, limit_s)
+        marks.append(time.monotonic())
+        window, ceilings = self._timed(reference, trials, work, limit_s)
+        marks.append(time.monotonic())
+        self._store_build()
+        names = ("load", "trials", "tried", "timed")
+        self.notes |= {f"{name}_s": f"{b - a:.3f}" for name, a, b in zip(names, marks, marks[1:], strict=False)}
+        return self._fields(window, work, ceilings)
+
+    # ------------------------------------------------------------------------------------------------ load
+
+    def _load(self) -> tuple[Reference, Trial, Work]:
+        if not any(shutil.which(name) for name in ("c++", "g++", "clang++")):
+            raise Verdict(Status.INFRA_ERROR, "no C++ compiler on this machine")
+        self.cost_ms = message_cost_ms(self.peer)
+        stored = self._stored_build()
+        fds = [memory_file_of(self.request.source.encode())]
+        if stored.is_file():
+            fds.append(memory_file_of(stored.read_bytes()))
+        mode = self.bench.spec.build if self.bench.support else "stock"
+        waited = time.monotonic()
+        self.lock.share()
+        self.peer.deadline += time.monotonic() - waited
+        try:
+            budget = self.request.time_budget_s
+            self.peer.post("load", fds, mode=mode, support=self.bench.support, timeout_s=0.8 * budget)
+            prepared = self._prepare()
+            self._note_build(self.peer.answer(budget))
+        finally:
+            self.lock.release()
+            close_all(fds)
+        return prepared
+
+    def _prepare(self) -> tuple[Reference, Trial, Work]:
+        """The reference's part, while the candidate builds."""
+        reference = Reference(self.request.problem)
+        start = time.perf_counter()
+        trial = own(reference)
+        self._limit_s = 10.0 + 100.0 * (time.perf_counter() - start)
+        return reference, trial, measure(reference, trial)
+
+    def _note_build(self, answer: Message) -> None:
+        route, seconds, builds = answer.get("route"), answer.get("build_s"), answer.get("builds")
+        if route in ("facade", "stock", "cached", "none"):
+            self.build_route = route
+        if isinstance(seconds, int | float):
+            self.build_s = float(seconds)
+        if isinstance(builds, list):
+            self.builds = [str(item[0])[:100] for item in builds if isinstance(item, list) and item]
+
+    # ------------------------------------------------------------------------------------------------ construct
+
+    def _construct(self, reference: Reference) -> None:
+        try:
+            parcel = Parcel.of(reference.init_inputs)
+        except TypeError as exc:
+            raise Verdict(Status.REFERENCE_ERROR, f"get_init_inputs(): {exc}") from exc
+        answer = self.peer.ask(
+            "construct", 60.0, [parcel.fd], seed=self.request.problem.seed, node=parcel.node, size=parcel.size
+        )
+        close_all([parcel.fd])
+        self._note_build(answer)
+        state = reference.state()
+        wanted = [[name, list(value.shape), str(value.dtype)] for name, value in state.items()]
+        found = answer.get("parameters")
+        self.same_parameters = (
+            bool(wanted) and isinstance(found, list) and sorted(map(str, found)) == sorted(map(str, wanted))
+        )
+        if self.same_parameters:
+            self._send_state(state)
+            self.notes["parameters"] = "names and shapes agree: load_state_dict"
+        elif wanted:
+            self.notes["parameters"] = "parameters differ: matched by seed alone"
+        else:
+            self.notes["parameters"] = "the reference has none"
+
+    def _send_state(self, state: dict[str, torch.Tensor]) -> None:
+        parcel = Parcel.of(state)
+        self.peer.ask("state", 60.0, [parcel.fd], node=parcel.node, size=parcel.size)
+        close_all([parcel.fd])
+
+    # ------------------------------------------------------------------------------------------------ trials
+
+    def _trials(self, reference: Reference, first: Trial) -> list[Trial]:
+        tolerance = self.request.problem.tolerance
+        trials = [first, own(reference, "other fresh inputs")]
+        found = [other(reference, "signed and scaled inputs", signed, tolerance)]
+        if self.validating:
+            found.append(other(reference, "inputs with a few very large values", spiked, tolerance))
+        kept = [trial for trial in found if trial is not None]
+        self.notes["distributions"] = str(2 + len(kept))
+        return trials + kept
+
+    def _try(self, reference: Reference, trials: list[Trial], work: Work, limit_s: float) -> None:
+        tolerance = self.request.problem.tolerance
+        aliased = aliases(trials[0].inputs, reference.run(trials[0].inputs, trials[0].seed))
+        precision: list[float] = []
+        for number, trial in enumerate(trials if self.validating else trials[:1] + trials[2:]):
+            audit = self.validating and number == 0
+            outcome = try_once(self.peer, trial, tolerance, limit_s, audit=audit, aliased=aliased)
+            self._learn(outcome, precision)
+            if audit:
+                self.labels.update(integrity.check_calls(outcome.calls, self.builds, work.operators))
+        self.labels.update(integrity.precision_labels(max(precision, default=None)))
+        if self.validating and self.same_parameters and list(reference.model.parameters()):
+            self._perturbed(reference, tolerance, limit_s, aliased)
+
+    def _learn(self, outcome: Outcome, precision: list[float]) -> None:
+        self.max_abs_error = max(self.max_abs_error, outcome.max_abs_error)
+        if outcome.scale_error is not None:
+            precision.append(outcome.scale_error)
+
+    def _perturbed(self, reference: Reference, tolerance: float, limit_s: float, aliased: bool) -> None:
+        """All parameters different, through ``load_state_dict``; then the right ones again for the timed window."""
+        model = reference.perturbed(torch.Generator().manual_seed(fresh_seed()))
+        inputs, seed = reference.inputs(fresh_seed()), fresh_seed()
+        name = "other parameter values (set by load_state_dict: derive nothing from parameters in __init__)"
+        trial = Trial(name=name, inputs=inputs, expected=reference.forward(inputs, seed, model), seed=seed, scaled=True)
+        self._send_state(dict(model.state_dict()))
+        try_once(self.peer, trial, tolerance, limit_s, aliased=aliased)
+        self._send_state(reference.state())
+
+    # ------------------------------------------------------------------------------------------------ time
+
+    def _timed(self, reference: Reference, trials: list[Trial], work: Work, limit_s: float) -> tuple[Window, Ceilings]:
+        tolerance = self.request.problem.tolerance
+        timed = TimedRuns(self.peer, reference, trials[:3], tolerance, self.cost_ms, limit_s)
+        ceilings = Ceilings(Path(self.bench.spec.cache_root), self.bench.spec.device_name)
+        warmups, runs = _FIRST_CUT if self.validating else (self.request.warmups, self.request.timed_runs)
+        integrity.check_alone(self.peer, self.bench.spec.sandbox == "bubblewrap")
+        with self.lock.exclusive() as waited:
+            self.peer.deadline += waited
+            self.notes["lock_wait_s"] = f"{waited:.3f}"
+            window = timed.run(warmups, runs)
+            gb_s = ceilings.gb_s(work.moved_bytes)
+            if not self.validating:
+                ceilings.gflop_s()
+        integrity.check_alone(self.peer, self.bench.spec.sandbox == "bubblewrap")
+        integrity.check_window(window)
+        mean_ms = summary(window.candidate_ms).mean_ms
+        if mean_ms < integrity.floor_ms(work.moved_bytes, gb_s):
+            needed = needed_bytes(reference, trials[0], work)
+            integrity.check_floor(mean_ms, needed, ceilings.gb_s(needed))
+        return window, ceilings
+
+    def _fields(self, window: Window, work: Work, ceilings: Ceilings) -> dict[str, Any]:
+        candidate, reference = summary(window.candidate_ms), summary(window.reference_ms)
+        speedup = reference.mean_ms / candidate.mean_ms
+        spread = (candidate.std_ms / candidate.mean_ms) ** 2 + (reference.std_ms / reference.mean_ms) ** 2
+        fields: dict[str, Any] = {
+            "speedup": speedup, "speedup_std": speedup * spread**0.5, "labels": tuple(sorted(self.labels)),
+            "max_abs_error": self.max_abs_error,
+        }  # fmt: skip
+        if self.validating:
+            return fields
+        gb_s, gflop_s = ceilings.gb_s(work.moved_bytes), ceilings.gflop_s()
+        memory_bound = work.flops / (gflop_s * 1e9) < work.moved_bytes / (gb_s * 1e9)
+        fields["profile"] = Profile(
+            candidate=candidate, reference=reference,
+            achieved_gb_s=work.moved_bytes / (candidate.mean_ms * 1e6),
+            achieved_gflop_s=work.flops / (candidate.mean_ms * 1e6),
+            ceiling_gb_s=gb_s, ceiling_gflop_s=gflop_s,
+            roofline="memory" if memory_bound else "compute",
+            counters=self._counters(),
+        )  # fmt: skip
+        return fields
+
+    def _counters(self) -> dict[str, float | None]:
+        """What the kernel counts for the candidate's process; hardware counters are not open to us here."""
+        pid = self.peer.pid
+        peak, now = processes.status_field(pid, "VmHWM"), processes.status_field(pid, "VmRSS")
+        switches = processes.status_field(pid, "nonvoluntary_ctxt_switches")
+        faults = processes.faults(pid)
+        return {
+            "rss_peak_mb": peak / 1024 if peak is not None else None,
+            "rss_mb": now / 1024 if now is not None else None,
+            "minor_faults": float(faults) if faults is not None else None,
+            "involuntary_switches": float(switches) if switches is not None else None,
+            "message_cost_ms": self.cost_ms,
+            "cycles": None,
+            "instructions": None,
+            "cache_misses": None,
+        }
+
+    # ------------------------------------------------------------------------------------------------ build cache
+
+    def _stored_build(self) -> Path:
+        return Path(self.bench.spec.cache_root) / "candidates" / self.request.candidate_id / "build.tar"
+
+    def _store_build(self) -> None:
+        """Keep the build products of a valid candidate for its next sandbox; they are only ever unpacked there."""
+        target = self._stored_build()
+        if not self.builds or self.build_route == "cached" or target.is_file():
+            return
+        fd = memory_file(_CACHE_LIMIT, "specgen-build")
+        try:
+            size = self.peer.ask("pack", 30.0, [fd], limit=_CACHE_LIMIT).get("size")
+            if type(size) is not int or not 0 < size <= _CACHE_LIMIT:
+                return
+            target.parent.mkdir(parents=True, exist_ok=True)
+            draft = target.with_suffix(f".{os.getpid()}")
+            draft.write_bytes(os.pread(fd, size, 0))
+            draft.replace(target)
+        except OSError as exc:
+            self.notes["build_cache"] = f"not stored: {exc}"[:200]
+        finally:
+            close_all([fd])

@@ -1,0 +1,83 @@
+"""What one forward of the candidate calls: its own compiled functions, and the library's operators.
+
+Runs inside the candidate's process during one untimed trial, so it informs (labels, the ``library_only`` and
+``reference_ops`` rules) and is not a wall: outputs and times are what decides.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+if TYPE_CHECKING:
+    from types import FrameType, TracebackType
+
+_VIEWS = {
+    "view", "_unsafe_view", "reshape", "t", "transpose", "permute", "expand", "unsqueeze", "squeeze", "slice", "select",
+    "as_strided", "detach", "alias", "empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided",
+    "unbind", "split", "split_with_sizes", "chunk", "lift_fresh", "_to_copy", "unflatten", "narrow",
+}  # fmt: skip
+
+
+def signature(func: Any, args: tuple[Any, ...]) -> str:
+    """``mm [256x1024,1024x1024]``: an operator and the shapes it works on, outputs and scalars left out."""
+    shapes = ["x".join(map(str, arg.shape)) for arg in args if isinstance(arg, torch.Tensor)]
+    return f"{func.overloadpacket.__name__.rstrip('_')} [{','.join(shapes)}]"
+
+
+class OperatorLog(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Counts operators that compute something, by signature; ``foreign`` counts those of other namespaces."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.seen: Counter[str] = Counter()
+        self.foreign = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Count, then run the operator as it is."""
+        if func.namespace not in ("aten", "prim", "prims"):
+            self.foreign += 1
+        elif func.overloadpacket.__name__ not in _VIEWS:
+            self.seen[signature(func, args)] += 1
+        return func(*args, **(kwargs or {}))
+
+
+class Audit:
+    """A context around one forward."""
+
+    def __init__(self, log: Any) -> None:
+        self.names = {build.name for build in log.builds}
+        self.libraries = {str(build.library) for build in log.builds if build.library}
+        self.names |= {path.rsplit("/", 1)[-1].removesuffix(".so") for path in self.libraries}
+        self.operators = OperatorLog()
+        self.own = 0
+
+    def __enter__(self) -> None:
+        self.operators.__enter__()  # type: ignore[no-untyped-call]
+        sys.setprofile(self._profile)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        sys.setprofile(None)
+        self.operators.__exit__(kind, error, trace)  # type: ignore[no-untyped-call]
+
+    def _profile(self, _frame: FrameType, event: str, arg: Any) -> None:
+        if event == "c_call" and self._is_own(arg):
+            self.own += 1
+
+    def _is_own(self, function: Any) -> bool:
+        owner = getattr(function, "__self__", None)
+        return (
+            getattr(function, "__module__", None) in self.names
+            or str(getattr(owner, "__file__", "")) in self.libraries
+            or getattr(owner, "__name__", None) in self.names
+        )
+
+    def report(self) -> dict[str, Any]:
+        """Own calls, and operators by signature (at most 200)."""
+        return {"own": self.own + self.operators.foreign, "operators": dict(self.operators.seen.most_common(200))}

@@ -1,0 +1,306 @@
+"""The harness inside the sandbox: builds and runs one candidate on inputs it is given, and hands outputs back.
+
+It knows no reference, no seed of a trial and no verdict. Everything it says after :meth:`Harness.load` is said by a
+process that runs foreign code, so the judge believes nothing of it that it cannot check: outputs are compared, times
+are taken by the judge's clock. Limits and the loss of root come first, before anything foreign is read.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import gc
+import importlib
+import json
+import linecache
+import os
+import resource
+import socket
+import sys
+import time
+import types
+from pathlib import Path
+from typing import Any
+
+from specgen.evaluation.feedback import CANDIDATE_FILE, cap, from_compiler, from_exception
+from specgen.evaluation.wire import Channel, Message, close_all, read_memory_file
+
+_M_PERTURB = -6  # mallopt: fill what malloc gives out and what free takes back
+_POISON = 1  # allocated bytes become 0xFE: floats of -1.7e38, never a plausible output
+
+
+def restrict(config: Message) -> None:
+    """Resource limits, then give up root for good. RLIMIT_AS is left alone: device runtimes reserve address space."""
+    limits = {
+        resource.RLIMIT_CORE: 0,
+        resource.RLIMIT_NOFILE: 1024,
+        resource.RLIMIT_NPROC: int(config["processes"]),
+        resource.RLIMIT_FSIZE: int(config["file_bytes"]),
+        resource.RLIMIT_CPU: int(config["cpu_s"]),
+        resource.RLIMIT_MEMLOCK: 1 << 20,
+    }
+    if config["data_bytes"]:
+        limits[resource.RLIMIT_DATA] = int(config["data_bytes"])
+    for name, value in limits.items():
+        _, hard = resource.getrlimit(name)
+        value = value if hard == resource.RLIM_INFINITY else min(value, hard)
+        resource.setrlimit(name, (value, value))
+    if config["uid"] and os.geteuid() == 0:
+        os.setgroups([])
+        os.setresgid(config["uid"], config["uid"], config["uid"])
+        os.setresuid(config["uid"], config["uid"], config["uid"])
+    os.umask(0o077)
+
+
+class Failure(Exception):
+    """What goes back to the judge instead of an answer."""
+
+    def __init__(self, status: str, text: str) -> None:
+        super().__init__(text)
+        self.status = status
+        self.text = text
+
+
+def _status_of(error: BaseException, otherwise: str) -> str:
+    from specgen.evaluation.build import BuildFailed, BuildTimeout, CompilerKilled
+
+    known = {BuildFailed: "compile_error", BuildTimeout: "compile_timeout", CompilerKilled: "infra_error"}
+    for kind, status in known.items():
+        if isinstance(error, kind):
+            return status
+    text = str(error)
+    memory = ("can't allocate memory", "out of memory", "Cannot allocate memory", "std::bad_alloc")
+    if isinstance(error, MemoryError) or any(words in text for words in memory):
+        return "out_of_memory"
+    if isinstance(error, RuntimeError) and "CUDA error" in text:
+        return "device_fault"
+    return otherwise
+
+
+class Harness:
+    """The candidate's side of the protocol: one method per kind of message."""
+
+    def __init__(self, config: Message) -> None:
+        import torch
+
+        self.torch = torch
+        self.config = config
+        self.cache = Path(str(config["cache"]))
+        self.source = ""
+        self.module: types.ModuleType | None = None
+        self.model: Any = None
+        self.log: Any = None
+        self.slots: dict[int, list[Any]] = {}
+        self.last: Any = None
+        self.clock = time.perf_counter_ns  # a reference taken before the candidate can patch it
+        self.mallopt = ctypes.CDLL(None).mallopt
+
+    def load(self, message: Message, fds: list[int]) -> Message:
+        """Build and import the candidate's file."""
+        from specgen.evaluation import build
+
+        self.source = read_memory_file(fds[0]).decode()
+        if len(fds) > 1:
+            self._unpack(fds[1])
+        support = Path(message["support"]) if message["support"] else None
+        self.log = build.install(self.cache, mode=message["mode"], support=support, timeout_s=message["timeout_s"])
+        linecache.cache[CANDIDATE_FILE] = (len(self.source), None, self.source.splitlines(True), CANDIDATE_FILE)
+        module = types.ModuleType("candidate")
+        module.__file__ = CANDIDATE_FILE
+        sys.modules["candidate"] = module
+        try:
+            exec(compile(self.source, CANDIDATE_FILE, "exec"), module.__dict__)  # noqa: S102 - what a sandbox is for
+        except BaseException as exc:
+            raise self._failure(exc, "load_error") from exc
+        self._refuse_failed_build()
+        self.module = module
+        if not isinstance(getattr(module, "ModelNew", None), type):
+            raise Failure("no_modelnew", "the file defines no class ModelNew")
+        return self._build_report()
+
+    def construct(self, message: Message, fds: list[int]) -> Message:
+        """``ModelNew(*init_inputs)`` under KernelBench's seed; reports its parameters' names and shapes."""
+        init = self._value(message, fds[0])
+        try:
+            self.torch.manual_seed(message["seed"])
+            assert self.module is not None
+            self.model = self.module.ModelNew(*init)
+            state = self.model.state_dict() if isinstance(self.model, self.torch.nn.Module) else {}
+        except BaseException as exc:
+            raise self._failure(exc, "load_error") from exc
+        self._refuse_failed_build()
+        names = [[name, list(value.shape), str(value.dtype)] for name, value in state.items()]
+        return self._build_report() | {"parameters": names[:500]}
+
+    def state(self, message: Message, fds: list[int]) -> Message:
+        """A strict ``load_state_dict`` with the values the judge sends."""
+        values = self._value(message, fds[0])
+        try:
+            self.model.load_state_dict(values, strict=True)
+        except BaseException as exc:
+            raise self._failure(exc, "load_error") from exc
+        return {}
+
+    def inputs(self, message: Message, fds: list[int]) -> Message:
+        """Map one set of inputs; the memory is the judge's, who sees whether it is changed."""
+        self.slots[message["slot"]] = self._value(message, fds[0])
+        return {}
+
+    def run(self, message: Message, fds: list[int]) -> Message:
+        """One forward on poisoned memory, its outputs written to the judge's memory file."""
+        self.last = None
+        self.mallopt(_M_PERTURB, _POISON)
+        try:
+            calls: Message = {}
+            if message["audit"]:
+                calls, _ = self._audited(message)
+            else:
+                self._forward(message)
+        finally:
+            self.mallopt(_M_PERTURB, 0)
+        return self._hand_over(message, fds[0]) | {"calls": calls}
+
+    def time(self, message: Message, fds: list[int]) -> Message:
+        """One forward, timed; outputs stay here until they are fetched."""
+        del fds
+        self.last = None
+        return {"ns": self._forward(message)}
+
+    def fetch(self, message: Message, fds: list[int]) -> Message:
+        """The outputs of the last timed run."""
+        return self._hand_over(message, fds[0])
+
+    def null(self, message: Message, fds: list[int]) -> Message:
+        """What a message costs: the same way there and back without a forward."""
+        del message, fds
+        start = self.clock()
+        return {"ns": self.clock() - start}
+
+    def pack(self, message: Message, fds: list[int]) -> Message:
+        """The build products as a tar in the judge's memory file, for this candidate's next sandbox."""
+        from specgen.evaluation.archive import pack
+
+        return {"size": pack(self.cache, fds[0], int(message["limit"]))}
+
+    def _unpack(self, fd: int) -> None:
+        from specgen.evaluation.archive import unpack
+
+        unpack(fd, self.cache)
+
+    def _forward(self, message: Message) -> int:
+        torch = self.torch
+        inputs = self.slots[message["slot"]]
+        torch.manual_seed(message["seed"])
+        gc.disable()
+        try:
+            with torch.no_grad():
+                start = self.clock()
+                self.last = self.model(*inputs)
+                return self.clock() - start
+        except BaseException as exc:
+            raise self._failure(exc, "runtime_error") from exc
+        finally:
+            gc.enable()
+
+    def _audited(self, message: Message) -> tuple[Message, int]:
+        from specgen.evaluation.audit import Audit
+
+        audit = Audit(self.log)
+        with audit:
+            spent = self._forward(message)
+        return audit.report(), spent
+
+    def _hand_over(self, message: Message, fd: int) -> Message:
+        from specgen.evaluation.tensors import build, describe, leaves, map_file
+
+        try:
+            node, size = describe(self.last)
+        except TypeError as exc:
+            raise Failure("wrong_shape", f"forward returned something that is no tensor: {exc}") from exc
+        facts = self._facts(self.slots.get(message["slot"], []))
+        if size <= message["size"]:
+            target = build(node, map_file(fd, message["size"]))
+            with self.torch.no_grad():
+                for to, source in zip(leaves(target), leaves(self.last), strict=True):
+                    to.copy_(source.detach())
+        return {"outputs": node, "bytes": size, "facts": facts}
+
+    def _facts(self, inputs: list[Any]) -> list[list[str]]:
+        """Per output: what a plain tensor of its own is not. Empty for an honest output."""
+        from specgen.evaluation.tensors import leaves
+
+        torch = self.torch
+        taken = {leaf.untyped_storage().data_ptr(): "aliases_input" for leaf in leaves(inputs) if leaf.numel()}
+        found: list[list[str]] = []
+        for leaf in leaves(self.last):
+            facts = []
+            if type(leaf) not in (torch.Tensor, torch.nn.Parameter) or leaf.layout is not torch.strided:
+                found.append(["subclass"])
+                continue
+            storage = leaf.untyped_storage()
+            if leaf.numel() and storage.nbytes() < leaf.numel() * leaf.element_size():
+                facts.append("expanded")
+            if leaf.numel() and storage.data_ptr() in taken:
+                facts.append(taken[storage.data_ptr()])
+            taken[storage.data_ptr()] = "aliases_output"
+            found.append(facts)
+        return found
+
+    def _value(self, message: Message, fd: int) -> Any:
+        from specgen.evaluation.tensors import build, map_file
+
+        return build(message["node"], map_file(fd, message["size"]))
+
+    def _build_report(self) -> Message:
+        builds = [[build.name, build.route, build.seconds, str(build.library or "")] for build in self.log.builds]
+        return {"route": self.log.route, "build_s": self.log.seconds, "builds": builds[:50]}
+
+    def _refuse_failed_build(self) -> None:
+        """A candidate that catches its failed build and goes on with the library has not been compiled."""
+        failed = [build for build in self.log.builds if build.error]
+        if failed:
+            raise Failure("compile_error", from_compiler(failed[0].error))
+
+    def _failure(self, error: BaseException, otherwise: str) -> Failure:
+        status = _status_of(error, otherwise)
+        text = str(getattr(error, "message", error))
+        shown = from_compiler(text) if status.startswith("compile_") else from_exception(error, self.source)
+        return Failure(status, shown)
+
+
+_HANDLERS = ("load", "construct", "state", "inputs", "run", "time", "fetch", "null", "pack")
+
+
+def serve(channel: Channel, harness: Harness) -> None:
+    """Answer messages until the judge goes away."""
+    handlers = {name: getattr(harness, name) for name in _HANDLERS}
+    while True:
+        try:
+            message, fds = channel.receive()
+        except EOFError:
+            return
+        try:
+            answer = handlers[message["do"]](message, fds)
+        except Failure as failure:
+            answer = {"error": failure.status, "text": cap(failure.text, 8000)}
+        except MemoryError:
+            answer = {"error": "out_of_memory", "text": "out of memory"}
+        finally:
+            close_all(fds)
+        channel.send({"n": message["n"], **answer})
+
+
+def main(config_text: str) -> None:
+    """Entry point: limits first, then torch, then wait for the judge."""
+    config: Message = json.loads(config_text)
+    restrict(config)
+    channel = Channel(socket.socket(fileno=int(config["fd"])))
+    import torch
+
+    torch.set_num_threads(1)
+    with contextlib.suppress(RuntimeError):
+        torch.set_num_interop_threads(1)
+    for name in ("audit", "build", "tensors", "archive"):  # imported now, while nobody waits
+        importlib.import_module(f"specgen.evaluation.{name}")
+    channel.send({"hello": torch.__version__})
+    serve(channel, Harness(config))

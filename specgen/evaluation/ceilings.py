@@ -1,0 +1,79 @@
+"""What a device can do at most: copy bandwidth by working set, and matrix-product arithmetic, measured once.
+
+The bandwidth is that of a hot copy of the same working set, the best of many: nothing on the device moves those
+bytes much faster, which is what the ``faster_than_memory`` rule rests on. Cached in ``<cache_root>/ceilings``.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+
+_SMALLEST = 14  # 16 KiB
+_LARGEST = 27  # 128 MiB
+
+
+def _best_s(call: Callable[[], object], budget_s: float) -> float:
+    call()
+    best = float("inf")
+    end = time.perf_counter() + budget_s
+    while time.perf_counter() < end or best == float("inf"):
+        start = time.perf_counter()
+        call()
+        best = min(best, time.perf_counter() - start)
+    return best
+
+
+def _size_class(nbytes: int) -> int:
+    return min(_LARGEST, max(_SMALLEST, nbytes.bit_length()))
+
+
+def _copy_gb_s(size_class: int) -> float:
+    count = (1 << size_class) // 8  # float32: half of the working set is read, half is written
+    source, target = torch.ones(count), torch.empty(count)
+    return 8 * count / _best_s(lambda: target.copy_(source), 0.02) / 1e9
+
+
+def _gflop_s() -> float:
+    a = torch.rand(768, 768)
+    b = torch.rand(768, 768)
+    c = torch.empty(768, 768)
+    return 2 * 768**3 / _best_s(lambda: torch.mm(a, b, out=c), 0.06) / 1e9
+
+
+class Ceilings:
+    """The measured limits of one device; measure inside a timed window, pinned, with one thread."""
+
+    def __init__(self, cache_root: Path, device: str) -> None:
+        safe = re.sub(r"[^A-Za-z0-9.-]", "_", f"{device}-torch{torch.__version__}")
+        self._path = cache_root / "ceilings" / f"{safe}.json"
+        self._known: dict[str, float] = {}
+        try:
+            stored = json.loads(self._path.read_text())
+            self._known = {str(key): float(value) for key, value in stored.items()}
+        except (OSError, ValueError, AttributeError):
+            self._known = {}  # not measured yet, or not readable: measured again
+
+    def gb_s(self, nbytes: int) -> float:
+        """Bytes per nanosecond of a hot copy whose reads and writes together are about ``nbytes``."""
+        size_class = _size_class(nbytes)
+        return self._get(f"copy_2^{size_class}", lambda: _copy_gb_s(size_class))
+
+    def gflop_s(self) -> float:
+        """Fp32 matrix products."""
+        return self._get("mm", _gflop_s)
+
+    def _get(self, name: str, measure: Callable[[], float]) -> float:
+        if name not in self._known:
+            self._known[name] = measure()
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            draft = self._path.with_suffix(f".{os.getpid()}")
+            draft.write_text(json.dumps(self._known))
+            draft.replace(self._path)
+        return self._known[name]

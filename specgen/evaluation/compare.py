@@ -1,0 +1,121 @@
+"""Whether outputs agree with the reference's: trees first, then dtype, shape, finiteness and values.
+
+``|got - want| <= tolerance + tolerance * |want|`` on the problem's own inputs, as KernelBench; on other distributions
+the output's own scale (root mean square) takes the place of the absolute term. Not here: what made the outputs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from specgen.evaluation.tensors import dtype_name, leaves
+from specgen.types import Status
+
+
+@dataclass(frozen=True)
+class Difference:
+    """Why outputs do not agree. ``text`` is feedback for the LLM."""
+
+    status: Status
+    text: str
+
+
+def scale(leaf: torch.Tensor) -> float:
+    """Root mean square of a tensor (0 for an empty one)."""
+    wide = leaf.double()
+    return float(wide.square().mean().sqrt()) if leaf.numel() else 0.0
+
+
+def scale_error(got: Any, want: Any) -> float:
+    """The largest error of any output tensor relative to that output's scale."""
+    worst = 0.0
+    for a, b in zip(leaves(got), leaves(want), strict=True):
+        if a.is_floating_point() and a.numel():
+            error = float((a.double() - b.double()).abs().max())
+            worst = max(worst, error / max(scale(b), 1e-30))
+    return worst
+
+
+def max_abs_error(got: Any, want: Any) -> float:
+    """The largest absolute error of any floating output tensor."""
+    errors = [
+        float((a.double() - b.double()).abs().max())
+        for a, b in zip(leaves(got), leaves(want), strict=True)
+        if a.is_floating_point() and a.numel()
+    ]
+    return max(errors, default=0.0)
+
+
+def compare(got: Any, want: Any, tolerance: float, *, scaled: bool = False) -> Difference | None:
+    """None if the outputs agree."""
+    return _tree(got, want, tolerance, scaled, "output")
+
+
+def _tree(got: Any, want: Any, tolerance: float, scaled: bool, where: str) -> Difference | None:
+    if isinstance(want, torch.Tensor):
+        if not isinstance(got, torch.Tensor):
+            return Difference(Status.WRONG_SHAPE, f"{where}: expected a tensor, got {type(got).__name__}")
+        return _tensor(got, want, tolerance, scaled, where)
+    if isinstance(want, dict):
+        if not isinstance(got, dict) or list(got) != list(want):
+            return Difference(Status.WRONG_SHAPE, f"{where}: expected a dict with keys {list(want)[:10]}")
+        pairs = [(f"{where}[{key!r}]", got[key], want[key]) for key in want]
+    elif isinstance(want, list | tuple):
+        if not isinstance(got, list | tuple) or len(got) != len(want):
+            count = len(got) if isinstance(got, list | tuple) else type(got).__name__
+            return Difference(Status.WRONG_SHAPE, f"{where}: expected {len(want)} values, got {count}")
+        pairs = [(f"{where}[{index}]", got[index], want[index]) for index in range(len(want))]
+    else:
+        return _scalar(got, want, tolerance, where)
+    for name, a, b in pairs:
+        found = _tree(a, b, tolerance, scaled, name)
+        if found is not None:
+            return found
+    return None
+
+
+def _scalar(got: Any, want: Any, tolerance: float, where: str) -> Difference | None:
+    if isinstance(want, float) and isinstance(got, float | int):
+        same = abs(got - want) <= tolerance + tolerance * abs(want)
+    else:
+        same = type(got) is type(want) and bool(got == want)
+    return None if same else Difference(Status.WRONG_VALUE, f"{where}: expected {want!r}, got {got!r}"[:300])
+
+
+def _tensor(got: torch.Tensor, want: torch.Tensor, tolerance: float, scaled: bool, where: str) -> Difference | None:
+    if got.shape != want.shape:
+        return Difference(Status.WRONG_SHAPE, f"{where}: expected shape {list(want.shape)}, got {list(got.shape)}")
+    if got.dtype != want.dtype:
+        names = f"expected {dtype_name(want.dtype)}, got {dtype_name(got.dtype)}"
+        return Difference(Status.WRONG_DTYPE, f"{where}: {names}")
+    if not want.is_floating_point() and not want.is_complex():
+        bad = got != want
+        return _values(got, want, bad, where, "exactly") if bool(bad.any()) else None
+    floor = tolerance * scale(want) + 1e-12 if scaled else tolerance
+    close = torch.isclose(got, want, rtol=tolerance, atol=floor, equal_nan=True)
+    if bool(close.all()):
+        return None
+    strange = ~torch.isfinite(got) & torch.isfinite(want)
+    if bool(strange.any()):
+        found = _values(got, want, strange, where, "finite")
+        return Difference(Status.NOT_FINITE, found.text)
+    kind = f"within {tolerance:g} of the output's scale" if scaled else f"within {tolerance:g} + {tolerance:g}*|want|"
+    return _values(got, want, ~close, where, kind)
+
+
+def _values(got: torch.Tensor, want: torch.Tensor, bad: torch.Tensor, where: str, kind: str) -> Difference:
+    count = int(bad.sum())
+    first = bad.reshape(-1).int().argmax()
+    index = [int(part) for part in torch.unravel_index(first, bad.shape)] if bad.dim() else []
+    at = tuple(index)
+    lines = [
+        f"{where}: {count} of {bad.numel()} elements ({100 * count / bad.numel():.3g} %) are not {kind}",
+        f"first at {list(index)}: expected {want[at].item():.8g}, got {got[at].item():.8g}",
+    ]
+    if want.is_floating_point():
+        error = (got.double() - want.double()).abs().nan_to_num(nan=float("inf"))
+        lines.append(f"largest absolute error {float(error.max()):.6g}, output's root mean square {scale(want):.6g}")
+    return Difference(Status.WRONG_VALUE, "\n".join(lines))

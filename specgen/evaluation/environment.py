@@ -1,0 +1,50 @@
+"""What a result was measured on and by which rules, recorded with it."""
+
+from __future__ import annotations
+
+import platform
+import shutil
+import subprocess
+from functools import lru_cache
+from pathlib import Path
+
+import torch
+
+from specgen.evaluation.supervisor import Bench
+from specgen.types import ProblemSpec
+
+
+@lru_cache(maxsize=1)
+def compiler() -> str:
+    """The C++ compiler's first version line; empty where there is none."""
+    for name in ("c++", "g++"):
+        if shutil.which(name):
+            done = subprocess.run([name, "--version"], capture_output=True, text=True, check=False, timeout=20)
+            return (done.stdout.splitlines() or [""])[0]
+    return ""
+
+
+@lru_cache(maxsize=1)
+def cpu_model() -> str:
+    """The processor's name."""
+    try:
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.split(":", 1)[1].strip()
+    except OSError:
+        return platform.machine()
+    return platform.machine()
+
+
+def describe_environment(bench: Bench, problem: ProblemSpec) -> dict[str, str]:
+    """Versions, device, walls and tolerance."""
+    return {
+        "torch": str(torch.__version__),
+        "compiler": compiler(),
+        "device": cpu_model(),
+        "kernel": platform.release(),
+        "sandbox": bench.spec.sandbox,
+        "build": bench.spec.build if bench.support else "stock",
+        "tolerance": f"{problem.tolerance:g} absolute and relative",
+        "problem_sha256": problem.sha256,
+    }

@@ -1,0 +1,89 @@
+"""The rules that make a speedup true. Each is a name and a number; behaviour decides, source text never does.
+
+Outputs, inputs and messages have their rules where they are read (:mod:`specgen.evaluation.rounds`,
+:mod:`specgen.evaluation.peer`); here are those about what was called and about time. docs/evaluation.md lists all.
+"""
+
+from __future__ import annotations
+
+import statistics
+
+from specgen.evaluation import processes
+from specgen.evaluation.peer import Peer
+from specgen.evaluation.timing import Window
+from specgen.evaluation.verdict import rejected
+from specgen.evaluation.wire import Message
+
+_FASTER_THAN_COPY = 2.0  # nothing moves bytes twice as fast as this core's best hot copy of the same size
+_REDUCED_PRECISION = 1e-4  # of the output's scale, against float64; fp32 summation stays far below
+
+
+def check_calls(calls: Message, builds: list[str], reference_operators: dict[str, int]) -> tuple[str, ...]:
+    """Own kernels must do part of the work. Returns labels; raises Verdict.
+
+    ``library_only``: nothing was built, or nothing of it was called. ``reference_ops``: every operator of the
+    reference was called on the same shapes, so that own kernels did none of its work.
+    """
+    own = calls.get("own")
+    operators = calls.get("operators")
+    seen = {str(name): int(count) for name, count in operators.items()} if isinstance(operators, dict) else {}
+    if not builds:
+        raise rejected("library_only", "0 own kernels built", "the work must be done by kernels of your own")
+    if type(own) is not int or own <= 0:
+        raise rejected("library_only", "0 calls of own kernels", "forward never called what the file built")
+    repeated = [name for name, count in reference_operators.items() if seen.get(name, 0) >= count]
+    if reference_operators and len(repeated) == len(reference_operators):
+        number = f"{len(repeated)} of {len(reference_operators)} operators"
+        raise rejected(
+            "reference_ops", number, f"forward calls the reference's own operators: {', '.join(repeated)[:300]}"
+        )
+    return ("uses_library",) if seen else ()
+
+
+def check_alone(peer: Peer, walled: bool) -> None:
+    """One process in the sandbox while it is timed. Raises Verdict."""
+    root = processes.parent(peer.pid) if walled else peer.pid
+    others = [pid for pid in processes.descendants(root) if pid != peer.pid]
+    if others:
+        raise rejected("background_process", f"{len(others)} processes", "a process was left running beside forward")
+
+
+def check_window(window: Window) -> None:
+    """No work outside the timed window, and a clock that agrees with the judge's. Raises Verdict."""
+    runs = len(window.candidate_ms)
+    allowed = max(0.15 * runs, 0.03 * window.outside_wall_ms)
+    if window.outside_cpu_ms > allowed:
+        raise rejected(
+            "work_outside_window", f"{window.outside_cpu_ms:.2f} ms of CPU time, allowed {allowed:.2f}",
+            "the process computed while it was not being timed",
+        )  # fmt: skip
+    if window.fetch_cpu_ms > window.fetch_allowed_ms:
+        raise rejected(
+            "deferred_work", f"{window.fetch_cpu_ms:.2f} ms of CPU time, allowed {window.fetch_allowed_ms:.2f}",
+            "outputs were computed when they were read, not in forward",
+        )  # fmt: skip
+    gap = statistics.median(window.gap_ms)
+    if gap > max(0.1, 0.2 * statistics.median(window.candidate_ms)):
+        raise rejected(
+            "clock_disagrees", f"{gap:.3f} ms missing from the process's own clock", "the timer was tampered with"
+        )
+
+
+def floor_ms(moved_bytes: int, gb_s: float) -> float:
+    """No honest kernel is faster: inputs read once and outputs written once at twice the hot copy bandwidth."""
+    return moved_bytes / (gb_s * _FASTER_THAN_COPY * 1e6)
+
+
+def check_floor(mean_ms: float, moved_bytes: int, gb_s: float) -> None:
+    """Raises Verdict for a time below the floor."""
+    floor = floor_ms(moved_bytes, gb_s)
+    if mean_ms < floor:
+        raise rejected(
+            "faster_than_memory", f"{mean_ms:.4f} ms, floor {floor:.4f} ms",
+            f"reading and writing {moved_bytes / 1e6:.1f} MB takes longer on this device",
+        )  # fmt: skip
+
+
+def precision_labels(scale_error: float | None) -> tuple[str, ...]:
+    """``reduced_precision`` where the error is larger than fp32 arithmetic leaves."""
+    return ("reduced_precision",) if scale_error is not None and scale_error > _REDUCED_PRECISION else ()

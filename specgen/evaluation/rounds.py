@@ -1,0 +1,141 @@
+"""One trial on the candidate: inputs there, outputs back, inputs unchanged, outputs plain, values right."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from specgen.evaluation.compare import Difference, compare, max_abs_error, scale_error
+from specgen.evaluation.peer import Peer
+from specgen.evaluation.tensors import Parcel, build, describe, leaves
+from specgen.evaluation.trials import Trial
+from specgen.evaluation.verdict import Verdict, rejected
+from specgen.evaluation.wire import Message, ProtocolError, close_all, memory_file, read_memory_file
+from specgen.types import Status
+
+
+@dataclass
+class Outcome:
+    """What a trial showed."""
+
+    outputs: Any
+    calls: Message = field(default_factory=dict)
+    max_abs_error: float = 0.0
+    scale_error: float | None = None  # against float64, where the trial has it
+
+
+class Receiver:
+    """The memory file that outputs come back in; its size is the reference's outputs', sealed."""
+
+    def __init__(self, expected: Any) -> None:
+        _, self.size = describe(expected)
+        self.fd = memory_file(self.size, "specgen-out")
+
+    def close(self) -> None:
+        """Give the memory back."""
+        close_all([self.fd])
+
+    def take(self, answer: Message, expected: Any) -> Any:
+        """A private copy of the outputs. Raises Verdict: too large, or a description that does not hold."""
+        size, node = answer.get("bytes"), answer.get("outputs")
+        if not isinstance(node, dict) or type(size) is not int:
+            raise rejected("forged_message", "no outputs", "the process answered without outputs")
+        if size > self.size:
+            raise Verdict(Status.WRONG_SHAPE, _larger(node, expected))
+        try:
+            return build(node, bytearray(read_memory_file(self.fd)) if self.size else None)
+        except (ProtocolError, ValueError, RecursionError) as exc:
+            raise rejected("forged_message", str(exc)[:100], "the outputs' description does not hold") from exc
+
+
+def _larger(node: Message, expected: Any) -> str:
+    def shape(value: Message) -> Any:
+        items = value.get("v")
+        nested = [shape(item) for item in items if isinstance(item, dict)] if isinstance(items, list) else None
+        return value.get("shape", nested)
+
+    want = [list(leaf.shape) for leaf in leaves(expected)]
+    return f"the outputs are larger than the reference's: got {str(shape(node))[:300]}, expected {want}"
+
+
+def check_facts(answer: Message, reference_aliases: bool) -> None:
+    """Refuse outputs that are no plain tensors of their own. Raises Verdict."""
+    facts = answer.get("facts")
+    found = (
+        {str(word) for item in facts if isinstance(item, list) for word in item} if isinstance(facts, list) else set()
+    )
+    if "subclass" in found:
+        raise rejected("tensor_subclass", "1 output", "an output must be a plain dense torch.Tensor")
+    if "expanded" in found:
+        raise rejected("expanded_output", "1 output", "an output has fewer stored elements than it shows")
+    if found & {"aliases_input", "aliases_output"} and not reference_aliases:
+        raise rejected("aliased_output", "1 output", "an output shares its memory with an input or another output")
+
+
+def aliases(inputs: list[Any], outputs: Any) -> bool:
+    """Whether the reference itself returns views of its inputs, or one storage twice, or expanded outputs."""
+    seen = {leaf.untyped_storage().data_ptr() for leaf in leaves(inputs)}
+    for leaf in leaves(outputs):
+        pointer = leaf.untyped_storage().data_ptr()
+        if pointer in seen or leaf.untyped_storage().nbytes() < leaf.numel() * leaf.element_size():
+            return True
+        seen.add(pointer)
+    return False
+
+
+def check_unchanged(shared: Any, private: Any) -> None:
+    """The candidate worked on memory the judge can see: refuse changed inputs."""
+    for number, (now, before) in enumerate(zip(leaves(shared), leaves(private), strict=True)):
+        if not torch.equal(now, before):
+            same = (now == before) | ((now != now) & (before != before))
+            count = int((~same).sum())
+            if count:
+                raise rejected("inputs_changed", f"{count} elements of tensor {number}", "forward changed its inputs")
+
+
+def try_once(
+    peer: Peer, trial: Trial, tolerance: float, timeout_s: float, *, audit: bool = False, aliased: bool = False
+) -> Outcome:
+    """Run the candidate on one trial and judge the outputs. Raises Verdict."""
+    parcel = Parcel.of(trial.inputs)
+    receiver = Receiver(trial.expected)
+    try:
+        peer.ask("inputs", 60.0, [parcel.fd], slot=0, node=parcel.node, size=parcel.size)
+        answer = peer.ask("run", timeout_s, [receiver.fd], slot=0, seed=trial.seed, audit=audit, size=receiver.size)
+        outputs = receiver.take(answer, trial.expected)
+    finally:
+        receiver.close()
+        close_all([parcel.fd])
+    difference = judge_values(outputs, trial, tolerance)
+    if difference is not None:
+        raise Verdict(difference.status, f"on {trial.name}:\n{difference.text}")
+    check_unchanged(parcel.value, trial.inputs)
+    check_facts(answer, aliased)
+    calls = answer.get("calls")
+    return Outcome(
+        outputs=outputs,
+        calls=calls if isinstance(calls, dict) else {},
+        max_abs_error=max_abs_error(outputs, trial.expected),
+        scale_error=scale_error(outputs, trial.exact) if trial.exact is not None else None,
+    )
+
+
+def judge_values(outputs: Any, trial: Trial, tolerance: float) -> Difference | None:
+    """Agreement with the reference in fp32, or in float64 where the trial has it."""
+    difference = compare(outputs, trial.expected, tolerance, scaled=trial.scaled)
+    if difference is None or trial.exact is None or difference.status is not Status.WRONG_VALUE:
+        return difference
+    narrowed = _like(trial.exact, trial.expected)
+    return difference if compare(outputs, narrowed, tolerance, scaled=trial.scaled) is not None else None
+
+
+def _like(exact: Any, expected: Any) -> Any:
+    if isinstance(exact, torch.Tensor):
+        return exact.to(expected.dtype)
+    if isinstance(exact, dict):
+        return {key: _like(value, expected[key]) for key, value in exact.items()}
+    if isinstance(exact, list | tuple):
+        return [_like(a, b) for a, b in zip(exact, expected, strict=True)]
+    return exact

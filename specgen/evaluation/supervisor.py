@@ -1,0 +1,218 @@
+"""The root of one cell's process group: it starts the judge and the sandbox, watches both, and leaves nothing behind.
+
+It is forked from the zygote (torch imported, nothing run) for every cell, leads a session of its own, holds the read
+end of a pipe whose write end only the worker has (end of file: the worker died), adopts orphans, and exits last. Not
+here: any judgement. See docs/evaluation.md for who is whose parent.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NoReturn
+
+from specgen.evaluation import processes, sandbox, seccomp
+from specgen.evaluation.wire import Channel, memory_file_of, send_frame
+
+_TICK_S = 0.1
+LOG_BYTES = 256 * 1024
+
+
+@dataclass(frozen=True)
+class CellSpec:
+    """What a cell is started with, as JSON from the worker."""
+
+    device_name: str
+    backend: str
+    index: int
+    sandbox: str  # "bubblewrap" or "none"
+    build: str
+    cache_root: str
+    memory_bytes: int
+
+    @classmethod
+    def of(cls, data: dict[str, Any]) -> CellSpec:
+        """From the zygote's message."""
+        return cls(**data)
+
+
+@dataclass(frozen=True)
+class Bench:
+    """The judge's place: its two connections, the candidate's exit report and its log."""
+
+    spec: CellSpec
+    worker: socket.socket
+    channel: Channel
+    exit_fd: int
+    log_fd: int
+    support: str
+    support_error: str
+
+
+def supervise(spec: CellSpec, watch_fd: int, worker: socket.socket, support: str, support_error: str) -> NoReturn:
+    """Run one cell to its end and exit."""
+    os.setsid()
+    processes.die_with_parent(signal.SIGTERM)
+    processes.adopt_orphans()
+    code = 1
+    try:
+        send_frame(worker, json.dumps({"pgid": os.getpid()}).encode())
+        if not _gone(watch_fd):
+            Supervisor(spec, watch_fd).run(worker, support, support_error)
+        code = 0
+    except (BrokenPipeError, ConnectionError):
+        code = 0  # the worker is gone: so are we
+    finally:
+        _reap_everything()
+        os._exit(code)
+
+
+def _gone(watch_fd: int) -> bool:
+    return bool(select.select([watch_fd], [], [], 0)[0])
+
+
+def _reap_everything() -> None:
+    """Kill and reap until there is no descendant left (this process adopts orphans)."""
+    deadline = time.monotonic() + 5
+    while time.monotonic() < deadline:
+        for pid in processes.descendants(os.getpid()):
+            processes.kill(pid)
+        try:
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
+        except ChildProcessError:
+            return
+        time.sleep(0.002)
+
+
+class Supervisor:
+    """Starts the two processes of a cell and watches them."""
+
+    def __init__(self, spec: CellSpec, watch_fd: int) -> None:
+        self.spec = spec
+        self.watch_fd = watch_fd
+        self.oom_at_start = processes.oom_kills()
+        self.killed_for_memory = False
+        self.tmp: tempfile.TemporaryDirectory[str] | None = None
+
+    def run(self, worker: socket.socket, support: str, support_error: str) -> None:
+        """Start, then watch until the judge ends or the worker is gone."""
+        if self.spec.backend == "cpu":
+            os.sched_setaffinity(0, {self.spec.index})
+        wake_r, wake_w = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        signal.set_wakeup_fd(wake_w, warn_on_full_buffer=False)
+        stop: list[int] = []
+        signal.signal(signal.SIGTERM, lambda number, _: stop.append(number))
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        log_fd = os.memfd_create("specgen-log", os.MFD_CLOEXEC)
+        os.set_blocking(log_fd, True)
+        exit_r, exit_w = os.pipe2(os.O_CLOEXEC)
+        bench = Bench(self.spec, worker, Channel(ours, credentials=True), exit_r, log_fd, support, support_error)
+        judge = self._fork_judge(bench, (exit_w, self.watch_fd, wake_r, wake_w, theirs.fileno()))
+        ours.close()
+        candidate = self._spawn(theirs, log_fd, support)
+        theirs.close()
+        self._watch(judge, candidate, wake_r, exit_w, log_fd, stop)
+
+    def _fork_judge(self, bench: Bench, foreign: tuple[int, ...]) -> int:
+        pid = os.fork()
+        if pid:
+            return pid
+        code = 70
+        try:
+            signal.set_wakeup_fd(-1)
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            processes.die_with_parent()
+            for fd in foreign:
+                os.close(fd)
+            from specgen.evaluation.judge import serve
+
+            code = serve(bench)
+        finally:
+            os._exit(code)
+
+    def _spawn(self, theirs: socket.socket, log_fd: int, support: str) -> subprocess.Popen[bytes]:
+        walled = self.spec.sandbox == "bubblewrap"
+        cache, tmp = sandbox.CACHE, "/tmp"
+        if not walled:
+            self.tmp = tempfile.TemporaryDirectory(prefix="specgen-")
+            cache, tmp = f"{self.tmp.name}/cache", self.tmp.name
+            Path(cache).mkdir()
+        os.set_inheritable(theirs.fileno(), True)
+        inner = sandbox.inner_command(json.dumps(self._config(theirs.fileno(), cache, walled)))
+        fds = [theirs.fileno()]
+        if walled:
+            rules = seccomp.program()
+            rules_fd = memory_file_of(rules) if rules else None
+            if rules_fd is not None:
+                os.lseek(rules_fd, 0, os.SEEK_SET)
+                fds.append(rules_fd)
+            walls = sandbox.Walls(
+                self.spec.index, self.spec.backend, Path(support) if support else None, seccomp_fd=rules_fd
+            )
+            inner, environment = sandbox.command(walls, inner), {}
+        else:
+            environment = sandbox.inner_environment(self.spec.backend, cache, tmp)
+        return subprocess.Popen(
+            inner, env=environment, pass_fds=fds, cwd="/" if walled else tmp,
+            stdin=subprocess.DEVNULL, stdout=log_fd, stderr=log_fd,
+        )  # fmt: skip
+
+    def _config(self, fd: int, cache: str, walled: bool) -> dict[str, Any]:
+        return {
+            "fd": fd, "cache": cache, "processes": 200, "file_bytes": 1 << 30, "cpu_s": 900,
+            "data_bytes": self.spec.memory_bytes if self.spec.backend == "cpu" else 0,
+            "uid": sandbox.uid_for(self.spec.index) if walled else 0,
+        }  # fmt: skip
+
+    def _watch(
+        self, judge: int, candidate: subprocess.Popen[bytes], wake: int, exit_w: int, log_fd: int, stop: list[int]
+    ) -> None:
+        while True:
+            ready, _, _ = select.select([self.watch_fd, wake], [], [], _TICK_S)
+            if stop or self.watch_fd in ready:
+                return
+            with contextlib.suppress(BlockingIOError):
+                while os.read(wake, 512):
+                    pass
+            self._cap(candidate.pid, log_fd)
+            for pid, status in _reaped():
+                if pid == judge:
+                    return
+                if pid == candidate.pid:
+                    self._report(status, exit_w)
+
+    def _cap(self, candidate: int, log_fd: int) -> None:
+        """Memory of the whole sandbox, and the length of its log."""
+        if os.fstat(log_fd).st_size > 4 * LOG_BYTES:
+            os.ftruncate(log_fd, LOG_BYTES)
+            os.lseek(log_fd, LOG_BYTES, os.SEEK_SET)
+        inside = processes.descendants(candidate)
+        if sum(map(processes.rss_bytes, inside)) > self.spec.memory_bytes:
+            self.killed_for_memory = True
+            for pid in (candidate, *inside):
+                processes.kill(pid)
+
+    def _report(self, status: int, exit_w: int) -> None:
+        code = os.waitstatus_to_exitcode(status)
+        memory = self.killed_for_memory or (code in (-9, 137) and processes.oom_kills() > self.oom_at_start)
+        os.write(exit_w, json.dumps({"code": code, "memory": memory}).encode() + b"\n")
+
+
+def _reaped() -> list[tuple[int, int]]:
+    found = []
+    with contextlib.suppress(ChildProcessError):
+        while (done := os.waitpid(-1, os.WNOHANG))[0]:
+            found.append(done)
+    return found

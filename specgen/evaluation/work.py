@@ -1,0 +1,104 @@
+"""What the reference's forward does: arithmetic, operators by signature, and the bytes that must be moved once.
+
+Counted on the reference only; a candidate may need less arithmetic, but it cannot avoid reading what the output
+depends on and writing the output.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+from specgen.evaluation.audit import OperatorLog
+from specgen.evaluation.reference import Reference
+from specgen.evaluation.tensors import leaves, mapped
+from specgen.evaluation.trials import Trial
+
+_CHUNKS = 8
+
+
+@dataclass(frozen=True)
+class Work:
+    """One forward of the reference."""
+
+    flops: float
+    operators: dict[str, int]
+    input_bytes: int  # of inputs and parameters, each stored element once
+    output_bytes: int
+
+    @property
+    def moved_bytes(self) -> int:
+        """Inputs read once and outputs written once."""
+        return self.input_bytes + self.output_bytes
+
+
+class _Counter(OperatorLog):
+    """Elementwise arithmetic, which torch's own counter leaves out: one per output (or reduced input) element."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.elements = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Count and run."""
+        before = self.seen.total()
+        result = super().__torch_dispatch__(func, types, args, kwargs)
+        if self.seen.total() > before:
+            sizes = [leaf.numel() for leaf in (*leaves(list(args)), *leaves(result))]
+            self.elements += max(sizes, default=0)
+        return result
+
+
+def _stored(value: Any) -> int:
+    return sum(min(leaf.untyped_storage().nbytes(), leaf.numel() * leaf.element_size()) for leaf in leaves(value))
+
+
+def measure(reference: Reference, trial: Trial) -> Work:
+    """Run the reference once under counters."""
+    with FlopCounterMode(display=False) as flops, _Counter() as counter:  # type: ignore[no-untyped-call]
+        reference.forward(trial.inputs, trial.seed)
+    parameters = list(reference.state().values())
+    return Work(
+        flops=float(flops.get_total_flops()) + counter.elements,
+        operators=dict(counter.seen),
+        input_bytes=_stored(trial.inputs) + _stored(parameters),
+        output_bytes=_stored(trial.expected),
+    )
+
+
+def needed_bytes(reference: Reference, trial: Trial, work: Work) -> int:
+    """The part of ``moved_bytes`` that the output really depends on, tested on eighths of every input.
+
+    For a refusal only (it runs the reference many times): an input that the reference ignores need not be read.
+    """
+    total = work.output_bytes
+    inputs = list(trial.inputs)
+    for number, leaf in enumerate(leaves(inputs)):
+        if not leaf.is_floating_point() or leaf.numel() < 1024:
+            continue
+        for chunk in range(_CHUNKS):
+            if _depends(reference, trial, number, chunk):
+                total += leaf.numel() * leaf.element_size() // _CHUNKS
+    return total
+
+
+def _depends(reference: Reference, trial: Trial, number: int, chunk: int) -> bool:
+    position = -1
+
+    def change(leaf: torch.Tensor) -> torch.Tensor:
+        nonlocal position
+        position += 1
+        if position != number:
+            return leaf
+        flat = leaf.clone().reshape(-1)
+        size = flat.numel() // _CHUNKS
+        part = flat[chunk * size : (chunk + 1) * size]
+        part.copy_(part * -3.0 + 7.0)
+        return flat.reshape(leaf.shape)
+
+    changed = reference.forward(list(mapped(trial.inputs, change)), trial.seed)
+    pairs = zip(leaves(changed), leaves(trial.expected), strict=True)
+    return any(not torch.equal(a, b) for a, b in pairs)
