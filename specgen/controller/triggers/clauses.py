@@ -1,0 +1,173 @@
+"""Is a value in a sentence committed? Judges the clause around the value, not the value.
+
+Pure functions over a lower-cased sentence. Not here: what counts as a value (`decisions`), or whether the next
+sentence withdraws it (`reversal` says whether a sentence does; `decisions` waits for it).
+
+A clause commits by an adopting verb, as an item of a plan list, or by being nothing but the assignment. Questions,
+conditionals, modals, comparisons, examples, negations, and subjects that are past or somebody else's veto it.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Final
+
+_SEPARATOR = re.compile(
+    r"[;:()\u2014\u2013]| -+ |,\s(?!\d)|\.\s"
+    r"|,?\s\b(?:but|so|because|since|which|while|whereas|although|though|then|giving|meaning|resulting|yielding)\b"
+)
+_HARD: Final = (";", ".")
+
+_LEAD_IN = r"^\W*(?:(?:so|then|and|but|now|ok|okay|hmm|well|actually|also|alternatively|or),?\s+)*"
+_CONDITION = re.compile(
+    _LEAD_IN + r"(?:if|suppose|supposing|assum(?:e|ing)|imagine|what if|when|unless|whether|in case|even (?:if|with))\b"
+)
+_VETO = re.compile(
+    r"\b(?:if|whether|unless|suppose|assum(?:e|es|ed|ing)|imagine|could|might|may|would|should|can|cannot|maybe|perhaps"
+    r"|possibly|probably|alternatively|alternatives?|consider(?:ing|ed)?|options?|optionally|what about|how about"
+    r"|try(?:ing)?|tried|test(?:ing|ed)?|e\.g|for (?:example|instance)|such as|say|like|instead of|rather than|not"
+    r"|never|avoid|without|no|than|versus|vs|compare[ds]?|comparing|either|was|were|had|used|did|been"
+    r"|previous(?:ly)?|prior|original(?:ly)?|existing|reference|baseline|earlier|before"
+    r"|last (?:attempt|kernel|version|iteration|time|one|candidate|run)"
+    r"|(?:the|this|that) (?:paper|example|sample|old|given|provided|naive|current|user)"
+    r"|typical(?:ly)?|usual(?:ly)?|often|common(?:ly)?|generally|sometimes|max(?:imum)?|min(?:imum)?|limit(?:ed|s)?"
+    r"|at most|up to|at least|more than|fewer|they|their|he|she|user|people|pytorch|torch|cublas|cudnn|cutlass|nvidia"
+    r"|supports?|hardware|recommend(?:s|ed)?|suggest(?:s|ed)?|requires?|needs? to|wonder(?:ing)?|unclear|unsure"
+    r"|(?<!for )(?:better|worse|faster|slower))\b|n't\b"
+)
+_PONDER = re.compile(
+    r"\b(?:check|compute|calculate|verify|think|see|count|estimate|recall|look|reconsider|re-?examine|evaluate"
+    r"|analy[sz]e|compare|understand|remember|note|wonder|double.check|read)\b"
+)
+_AFTER = re.compile(
+    r"\btoo (?:large|big|much|many|small|high|few|low|slow)\b|\bwon't\b|\bdoesn't (?:fit|work|divide|help)\b|\bexceeds?\b"
+    r"|\bwait\b|\bhmm\b|\boverkill\b|\bnot enough\b|\bscratch that\b|\bno good\b|\bor (?:maybe |perhaps )?\d"
+    r"|\bor (?:should|could|maybe|something)\b|\bif (?:possible|needed|necessary|it fits|that fits)\b|\bseems? (?:too|off|wrong)\b"
+)
+
+_ADVERBS = r"(?:(?:just|simply|also|now|then|first|instead|therefore|thus|only|actually|again|definitely)\s+)*"
+_COMMIT = re.compile(
+    r"\b(?:i'll|i will|we'll|we will|i'm going to|i am going to|we're going to|we are going to|going to|let's|let us"
+    r"|let me|decided? (?:to|on)|deciding on|the plan is to|plan:? to|i want to)\s+"
+    + _ADVERBS
+    + r"(?:use|using|go|keep"
+    r"|pick|choose|set|take|stick|start|make|have|do|adopt|apply|employ|fix|assign|launch|add|switch|move|settle|tile"
+    r"|unroll|split|load|store|accumulate|process|parallelize|vectorize|stage|implement|write|leverage|target|define"
+    r"|block|give|cache|hold|run|put|be using|allocate|compute|prefetch|fuse|simplify|limit|increase|reduce|change|bump)\b"
+    r"|\b(?:i|we)\s+" + _ADVERBS + r"(?:choose|pick|use|set|launch|go with|assign|take|adopt|apply|stick with|settle on"
+    r"|opt for|fix)\b|\b(?:going|go|stick|sticking|staying|stay|went|start|starting) with\b|\bsettl(?:e|ed|ing) on\b"
+    r"|\bopt(?:ing)? for\b|\bi(?:'ve| have) (?:decided|chosen|settled)\b|\b(?:final|chosen) (?:choice|config|configuration"
+    r"|design|parameters|tile|block|values?)\b|\b(?:will be|is set to|are set to|set to|is fixed (?:at|to)|fixed at"
+    r"|chosen as|will (?:use|have|handle|compute|process|load|own|launch|cover|produce|hold))\b|\bdecision\b"
+)
+_IMPERATIVE = re.compile(
+    _LEAD_IN + r"(?:just |simply |please )?(?:use|set|choose|pick|launch|adopt|take|make|apply|assign|split|tile|load"
+    r"|store|accumulate|process|unroll|vectori[sz]e|employ|select|define|stage|keep|fix|go with|parallelize|declare)\b"
+)
+_WORKER = re.compile(
+    _LEAD_IN
+    + r"(?:each|every|one|a single)\s+(?:thread ?block|threadblock|block|thread|warp|cta|program|program instance"
+    r"|workgroup|lane|core|worker)\s+(?:will\s+)?(?:computes?|handles?|process(?:es)?|owns?|loads?|covers?|produces?"
+    r"|works? on|writes?|stores?|takes?|reduces?|accumulates?|has|holds?|is responsible for|deals with|contains)\b"
+)
+_BARE_LEAD = re.compile(
+    _LEAD_IN
+    + r"(?:(?:#define|constexpr|const|static|int|unsigned|size_t|auto|dim3|where|final(?:ly)?|use|set|the|our|my"
+    r"|a|an|tile|block|grid|warp|thread|config|configuration|parameters?|sizes?|dims?|shape|choice|design|with)[,\s]+)*$"
+)
+_BARE_TAIL = re.compile(
+    r"^\W*(?:(?:threads?|warps?|per|block|blocks|tile|tiles|elements?|each|for|the|this|kernel|now|here|output|tl\.constexpr"
+    r"|constexpr|stages?|wide|floats?|bytes|total|of|a|x|y|z|m|n|k|dim|dimension|dimensions|sized?)\b\W*)*$"
+)
+_MAX_LEAD: Final = 160
+
+
+def clause_bounds(low: str, start: int, end: int) -> tuple[int, int, int]:
+    """(hard start, clause start, clause end) around ``low[start:end]``. The hard start is that of the sentence's part
+    after the last semicolon or full stop: a condition holds over soft separators, such as commas."""
+    hard = left = 0
+    for match in _SEPARATOR.finditer(low):
+        if match.end() <= start:
+            left = match.end()
+            if match[0][0] in _HARD:
+                hard = left
+        elif match.start() >= end:
+            return hard, left, match.start()
+    return hard, left, len(low)
+
+
+@dataclass(frozen=True)
+class Site:
+    """A design value in a sentence, at ``[start:end]``. ``assignment``: bound by ``=``, ``:``, "of", "is" …;
+    ``technique``: an instruction or a method, not a number."""
+
+    start: int
+    end: int
+    name: str
+    value: str
+    assignment: bool = False
+    technique: bool = False
+
+
+def commits(low: str, site: Site, *, listed: bool) -> bool:
+    """Is the value adopted by its clause? ``listed``: the sentence is an item of a plan list.
+
+    A technique needs a verb of the writer's own, or to stand near the beginning of an item.
+    """
+    start, end, assignment, technique = site.start, site.end, site.assignment, site.technique
+    hard, left, right = clause_bounds(low, start, end)
+    opened_by = low[:left].rstrip()[-1:]
+    if opened_by in (":", "("):
+        left_for_veto = max(hard, left - _MAX_LEAD)
+    else:
+        left_for_veto = left
+    if _CONDITION.match(low[hard:left]) or _CONDITION.match(low[left:right]) or _vetoed(low[left_for_veto:right]):
+        return False
+    lead = low[left:start]
+    if _AFTER.search(low, end) or _PONDER.search(lead):
+        return False
+    if opened_by == "(" and not assignment and not listed:
+        lead = low[hard:start]  # "I'll use square tiles (32x32)": the verb stands before the bracket
+    if _COMMIT.search(lead) or _COMMIT.search(low[left:right]) or _IMPERATIVE.match(lead):
+        return True
+    if _IMPERATIVE.match(low[hard:left]) and not technique and ", " in low[hard:start]:
+        return True  # "use 64x64 tiles, 256 threads per block"
+    if listed or (not technique and _WORKER.match(low[hard:start])):
+        return not technique or start - hard < 40
+    return assignment and _BARE_LEAD.match(lead) is not None and _BARE_TAIL.match(low[end:right]) is not None
+
+
+def _vetoed(clause: str) -> bool:
+    return _VETO.search(clause) is not None
+
+
+_OPENER = r"^\W*(?:(?:hmm+|wait|no|nope|actually|but|oh|well|ok|okay|however|though|ah)\b[,.!?\s\u2014\u2026-]*)*"
+_OPENED = re.compile(r"^\W*(?:hmm+|wait|no|nope|actually|but|oh|however|ah)\b")
+_WITHDRAWN = re.compile(
+    _OPENER + r"(?:scratch that|never ?mind|on second thou?ghts?|forget (?:that|it|this)|strike that"
+    r"|(?:that|this|it)(?:'s| is| would be| may be| might be)? (?:wrong|too|over|a lot|more than|bigger|larger|incorrect"
+    r"|bad|not (?:right|good|ideal|enough|possible|divisible|going)|wasteful|overkill)"
+    r"|(?:that|this|it) (?:won't|wouldn't|doesn't|exceeds|can't|cannot|isn't|fails|breaks|uses too)"
+    r"|let me (?:reconsider|rethink|re-think|redo|go back)|let's (?:not|reconsider|rethink)"
+    r"|instead\b|maybe (?!that)|perhaps |i(?:'d| would) rather|rather,|not (?:quite|good|ideal)|or (?:rather|better))"
+)
+_DOUBTED = re.compile(
+    r"\b(?:instead|too (?:large|big|much|many|small|high|few|low|slow)|exceeds?|won't|wouldn't|doesn't (?:fit|work|divide)"
+    r"|not (?:enough|divisible|a multiple|possible|supported|work|fit|going to)|would be better|better to|should (?:be|use)"
+    r"|(?:let's|let me|i'll|we'll) (?:use|go|try|reconsider|rethink|change|switch|reduce|drop)|can't|cannot|out of"
+    r"|overflow|spills?|wrong|mistake|wasteful|overkill|illegal)\b"
+)
+_INTERJECTION = re.compile(r"^\W*(?:hmm+|wait|no|nope|actually|oh|ah|ok|okay|well|but|hold on|uh)?\W*$")
+
+
+def reversal(low: str) -> bool:
+    """Does this sentence, the one after a commitment, withdraw it? A question or a check alone does not."""
+    if _WITHDRAWN.match(low):
+        return True
+    return _OPENED.match(low) is not None and _DOUBTED.search(low) is not None
+
+
+def interjection(low: str) -> bool:
+    """Nothing but a word such as "Hmm" or "Wait": the sentence after it decides."""
+    return _INTERJECTION.match(low) is not None

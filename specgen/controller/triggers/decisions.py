@@ -1,0 +1,196 @@
+"""Trigger class *decision*: a kernel-design value that the trace commits to (§6.1.1, class 1).
+
+Tile shapes and sizes, block dimensions, work per thread, stages, instructions and methods. Finds the values of a
+sentence, asks `clauses` whether its clause commits to them, and holds the trigger back until the next sentence (at most
+200 characters of it) has not withdrawn it. A name that already has that value does not fire again.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Final
+
+from specgen.controller.triggers import clauses
+from specgen.controller.triggers.clauses import Site
+
+LOOKAHEAD: Final = 200
+"""Characters after a commitment within which it may be withdrawn."""
+_MEMORY: Final = 1024  # names whose value is remembered
+
+_NUMBER = r"\d{1,6}(?:\s?[x\u00d7*]\s?\d{1,6}){0,3}"
+_VALUE = rf"(?:dim3\s?)?[(\[{{]?\s?{_NUMBER}(?:\s?,\s?\d{{1,6}}){{0,3}}(?:\s?[)\]}}])?(?![\d.]*\d)(?![a-z%])"
+_DESIGN = re.compile(
+    r"block|tile|thread|warp|stage|unroll|vec|chunk|split|_per_|cta|smem|lane|elems|wave|items|group_?size|pipeline|stride_?k"
+    r"|^(?:b|t|w|bs|mma|wg|frag)_?[mnkxyc]\d?$|^(?:bs|bq|bkv|br|bc|rm|rn|nt|tpb|wpt|ept|vw|nwarps|tx|ty|pad)$|^grid"
+)
+_ASSIGNED = re.compile(
+    rf"(?<![\w.])(?:#define\s+([a-z_]\w{{0,40}})\s+|([a-z_][\w.]{{0,40}})\s?(?::=|==?|:)\s?)({_VALUE})"
+)
+_NAMED = re.compile(
+    r"(?<!\w)((?:output |register |micro-?|macro-?|shared |warp |thread |vector |unroll )?(?:tiles?|blocks?|thread ?blocks?"
+    r"|warps?|chunks?|grid|vector|unroll(?:ing)?|work ?group|cta|pipeline|stages?|cluster)(?: ?tile)?(?:[ _-](?:size|shape"
+    r"|dim|dims|dimensions?|width|height|factor|depth|length|count|m|n|k))?s?)"
+    rf"\s?(?:of|=|:|to|is|at|being|by|will be|as|->|\u2192)\s?(?:size )?({_VALUE})"
+)
+_COUNTED = re.compile(
+    rf"(?<![\w.*/^+-])({_NUMBER}|\(\d{{1,5}},\s?\d{{1,5}}(?:,\s?\d{{1,5}})?\)|two|four|eight|sixteen)[ -]"
+    r"(?:[a-z]{3,12}[ -]){0,2}?"
+    r"((?:thread ?)?blocks?|tiles?|threads?|warps?|stages?|tiling|micro-?tiles?|fragments?|sub-?tiles?|ctas?|chunks?"
+    r"|(?:elements?|rows?|columns?|outputs?|values?|floats?|results?|channels?|items?|pixels?|halfs?)"
+    r"(?= (?:per|each|in each|at a time|for each|/)))\b"
+)
+_OWNED = re.compile(
+    r"(?:thread|block|warp|cta|program|lane|worker)s?\s(?:will\s)?(?:computes?|handles?|process(?:es)?|owns?|loads?|covers?"
+    rf"|produces?|writes?|stores?|takes?|reduces?|accumulates?|holds?)\s(?:an?\s|one\s)?({_NUMBER})(?=[ -](?:[a-z]+))"
+)
+_TECHNIQUE = re.compile(
+    r"\b(float[248]|half2|u?int[24]|__ldg|wmma|wgmma|mma\.sync|mma|ldmatrix|cp\.async|tma|tensor cores?"
+    r"|__shfl_\w+|warp[ -]?(?:level )?(?:shuffles?|reductions?|primitives?)|shared[ -]memory tiling|double[ -]buffer(?:ing|ed)?"
+    r"|vectori[sz]ed (?:loads?|stores?|access(?:es)?|memory access(?:es)?)|fma|avx-?(?:2|512)\w*|_mm\d+_\w+|openmp|tf32|fp16|bf16"
+    r"|split-?k|stream-?k|persistent kernel|grid[ -]stride loops?|online softmax|register (?:blocking|tiling)"
+    r"|loop unrolling|#pragma unroll|#pragma omp\b[\w ]{0,20}|atomicadd|tl\.dot|shared memory|cache blocking"
+    r"|async(?:hronous)? copies|swizzl(?:e|ing)|bank[- ]conflict padding|cooperative groups|warp speciali[sz]ation)(?!\w)"
+)
+_ALTERNATIVE_BEFORE = re.compile(r"(?:\d\s?(?:or|/|vs\.?|to|-|\u2013)\s?|\b(?:or|vs\.?|between|either)\s)$")
+_ALTERNATIVE_AFTER = re.compile(
+    r"\s?(?:[a-z]+ ){0,2}(?:or|vs\.?|versus|/)\s?(?:[a-z_]+\s?[=:]?\s?)?\(?\d|\s?/\s?\d|,\s?(?:\d+,?\s?)*or\b"
+)
+
+_NAMES: Final = frozenset(
+    """block blocks blocksize blockdim blk threadblock threadblocks tile tiles tiling tilesize subtile subtiles microtile
+    microtiles thread threads nthreads numthreads warp warps numwarps nwarps stage stages numstages unroll unrolled unrolling
+    vec vector chunk chunks chunksize cta ctas smem lane lanes elems items group grid griddim cluster clusters fragment
+    fragments program workgroup worker pipeline bm bn bk tm tn tk wm wn wk""".split()
+)
+_NUMBERED: Final = frozenset("row rows column columns output outputs value values float floats element elements result"
+                             " results channel channels item pixel pixels halfs per".split())  # fmt: skip
+_METHODS: Final = frozenset(
+    """float2 float4 float8 half2 int2 int4 uint2 uint4 ldg wmma wgmma mma ldmatrix cp tma tensor shfl shuffle shuffles
+    reduction reductions primitives shared double buffer buffering buffered vectorized vectorised fma avx avx2 avx512 avx512f
+    mm256 mm512 openmp tf32 fp16 bf16 splitk split streamk stream persistent stride softmax register unrolling unroll pragma
+    atomicadd tl blocking async asynchronous swizzle swizzling conflict cooperative specialization specialisation""".split()
+)
+_ADOPTING: Final = frozenset(
+    """ll will let lets us going decide decided deciding plan want choose pick use using set go stick sticking stay staying
+    went start starting settle settled settling opt opting final chosen fixed launch adopt take make apply assign split tile
+    load store accumulate process unroll vectorize vectorise employ select define stage keep fix parallelize declare each
+    every one single decision size sizes shape dims dim dimensions width height factor depth i we""".split()
+)
+_DIGIT = re.compile(r"\d|two |four |eight |sixteen ")
+
+
+def matters(words: set[str], low: str) -> bool:
+    """May a sentence or line with these words commit to anything? Cheap, and never wrongly no."""
+    return "=" in low or not _NAMES.isdisjoint(words) or not _METHODS.isdisjoint(words)
+
+
+@dataclass(frozen=True)
+class Commitment:
+    """What one sentence commits to. ``end`` in characters of the trace; ``items`` are (name, value)."""
+
+    end: int
+    text: str
+    items: tuple[tuple[str, str], ...]
+
+
+class Decisions:
+    """The commitments so far, and those that the next sentence may still withdraw."""
+
+    def __init__(self) -> None:
+        self._values: dict[str, str] = {}
+        self._waiting: list[Commitment] = []
+        self._left = 0  # characters of lookahead that the waiting ones still have
+
+    @property
+    def waiting(self) -> int:
+        """How many more characters may withdraw what waits; 0 where nothing does."""
+        return self._left if self._waiting else 0
+
+    def sentence(self, unit: str, low: str, words: set[str], start: int, *, listed: bool) -> list[Commitment]:
+        """Read a sentence that begins at ``start``. Returns the commitments that are final now."""
+        final = self.following(low) if self._waiting else []
+        found = self._commitment(unit, low, words, start, listed=listed)
+        if found is not None:
+            self._waiting.append(found)
+            self._left = LOOKAHEAD
+        return final
+
+    def following(self, low: str) -> list[Commitment]:
+        """``low`` follows what waits: withdraw it, or return it as final. Blank text and "Hmm." decide nothing yet."""
+        seen = low[: self._left]
+        self._left -= len(seen)
+        if self._left > 0 and clauses.interjection(seen):
+            return []
+        if clauses.reversal(plain(seen)):
+            self._waiting = []
+        return self.settle()
+
+    def settle(self) -> list[Commitment]:
+        """Nothing can withdraw what waits any more (code begins, or the trace is over): return it as final."""
+        final = [found for found in self._waiting if self._is_new(found)]
+        self._waiting, self._left = [], 0
+        return final
+
+    def _is_new(self, found: Commitment) -> bool:
+        new = False
+        for name, value in found.items:
+            new |= self._values.pop(name, None) != value
+            self._values[name] = value
+        while len(self._values) > _MEMORY:
+            del self._values[next(iter(self._values))]
+        return new
+
+    def _commitment(self, unit: str, low: str, words: set[str], start: int, *, listed: bool) -> Commitment | None:
+        if not listed and "=" not in low and _ADOPTING.isdisjoint(words):
+            return None
+        sites = _sites(low, words)
+        if not sites or low.rstrip("\"')* \n").endswith("?"):
+            return None
+        adopted = [site for site in sites if clauses.commits(low, site, listed=listed)]
+        if not adopted:
+            return None
+        first, last = min(site.start for site in adopted), max(site.end for site in adopted)
+        items = tuple((site.name, site.value) for site in adopted)
+        return Commitment(start + last, unit[max(first, last - 200) : last].strip(), items)
+
+
+def plain(low: str) -> str:
+    """Without marks of emphasis and code; the same length."""
+    if "`" in low or "*" in low:
+        low = low.replace("`", " ").replace("**", "  ")
+    return low.replace("\u2019", "'") if "\u2019" in low else low
+
+
+def _sites(text: str, words: set[str]) -> list[Site]:
+    """The design values of a sentence, without those that are offered as alternatives."""
+    sites: list[Site] = []
+    named = not _NAMES.isdisjoint(words)
+    if _DIGIT.search(text):
+        if "=" in text or ((":" in text or "#define" in text) and named):
+            for match in _ASSIGNED.finditer(text):
+                if _DESIGN.search(name := match[1] or match[2]):
+                    sites.append(Site(match.start(), match.end(), _key(name), _digits(match[3]), assignment=True))
+        if named:
+            sites += [Site(m.start(), m.end(), _key(m[1]), _digits(m[2]), assignment=True) for m in _NAMED.finditer(text)]
+            sites += [Site(m.start(1), m.end(), "work", _digits(m[1])) for m in _OWNED.finditer(text)]
+        if named or not _NUMBERED.isdisjoint(words):
+            sites += [Site(m.start(), m.end(), _key(m[2]), _digits(m[1])) for m in _COUNTED.finditer(text)]
+    sites = [site for site in sites if not _is_alternative(text, site)]
+    if not _METHODS.isdisjoint(words):
+        sites += [Site(m.start(), m.end(), _key(m[1]), "", technique=True) for m in _TECHNIQUE.finditer(text)]
+    return sites
+
+
+def _is_alternative(text: str, site: Site) -> bool:
+    before = text[max(0, site.start - 12) : site.start]
+    return bool(_ALTERNATIVE_BEFORE.search(before) or _ALTERNATIVE_AFTER.match(text, site.end))
+
+
+def _key(name: str) -> str:
+    name = re.sub(r"[\s_-]", "", name)
+    return name[:-1] if name.endswith("s") else name
+
+
+def _digits(value: str) -> str:
+    return "x".join(re.findall(r"\d+", value)) or value
