@@ -14,7 +14,6 @@ import openai
 from specgen.llm.server import ServerConfig, create_app, running
 from specgen.llm.server_types import Chat, Piece, count_tokens
 from specgen.llm.synthetic import MODEL_ID, Rates, SyntheticSource
-
 from tests.llm.material import fork_messages, messages
 
 FAST = ServerConfig(speed=2000.0, chunk_ms=2)
@@ -78,7 +77,7 @@ async def collect(stream: Any) -> tuple[str, str, list[str], Any, str | None]:
 
 
 def ask(it: Bench, said: Any = None, **options: Any) -> Any:
-    defaults = {"model": MODEL_ID, "seed": 5, "stream": True, "stream_options": {"include_usage": True}}
+    defaults: dict[str, Any] = {"model": MODEL_ID, "seed": 5, "stream": True, "stream_options": {"include_usage": True}}
     return it.client.chat.completions.create(messages=said or messages("T4"), **(defaults | options))
 
 

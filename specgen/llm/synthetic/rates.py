@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 
+_POSITIVE = {"trace_tokens_mean", "trace_sigma", "success", "repair_odds", "fence_every_chars", "phrase_every_chars"}
+
 
 @dataclass(frozen=True)
 class Rates:
@@ -42,7 +44,9 @@ class Rates:
     repair_odds: float = 1.5  # assumed: multiplies the odds after an error was shown
     keep_on_error: float = 0.70  # assumed: after an error the design itself stays
 
-    # The trace's manner.
+    # The trace's manner. Every length in characters of reasoning.
+    fence_every_chars: float = 3_500.0  # derived: 913 public reasoning blocks, 4.9 M characters, 2 812 fence lines
+    phrase_every_chars: float = 6_500.0  # derived, same blocks: 1 490 phrases, less those that announce a fence
     reversal: float = 0.20  # assumed: a decision is first taken otherwise, then withdrawn
     late_change: float = 0.20  # assumed: one decision is changed after the kernel was drafted
 
@@ -50,7 +54,7 @@ class Rates:
         """Refuse what is not a probability, and lengths and odds that are not positive."""
         for item in fields(self):
             value = getattr(self, item.name)
-            if item.name in ("trace_tokens_mean", "trace_sigma", "success", "repair_odds"):
+            if item.name in _POSITIVE:
                 if not value > 0:
                     raise ValueError(f"{item.name} must be positive")
             elif not 0 <= value <= 1:

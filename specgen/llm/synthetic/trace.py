@@ -70,11 +70,21 @@ def write(task: Task, design: Design, feedback: Feedback, rates: Rates, rng: ran
     written = 0
     for milestone in milestones:
         while written < milestone.at * chars:
-            parts.append(rambling.paragraph())
+            parts.append(_filler(rambling, rates, rng))
             written += len(parts[-1]) + 2
         parts.append(milestone.text)
         written += len(milestone.text) + 2
     return Trace("\n\n".join(parts), final)
+
+
+def _filler(rambling: Rambling, rates: Rates, rng: random.Random) -> str:
+    """A paragraph, followed by a snippet or an announcement as often as real traces have them."""
+    text = rambling.paragraph()
+    fences, phrases = len(text) / rates.fence_every_chars, len(text) / rates.phrase_every_chars
+    kind = rng.choices(("snippet", "phrase", "none"), (fences, phrases, max(0.0, 1 - fences - phrases)))[0]
+    if kind == "snippet":
+        return f"{text}\n\n{rambling.snippet()}"
+    return f"{text} {rambling.phrase()}" if kind == "phrase" else text
 
 
 def ramble(chars: int, rng: random.Random, subject: Subject) -> str:

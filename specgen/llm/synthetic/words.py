@@ -84,6 +84,28 @@ _CHECKS = (
     "Dry run for the second row: offset {b}, first element {b}, last one {f}.",
     "For lo = {c} and hi = {b} the loop body runs {g} times, fine.",
 )
+_ANNOUNCED = (
+    "Let me write the inner loop first:",
+    "Let me sketch this:",
+    "Here is the structure:",
+    "Let me implement this part:",
+    "Here's how the loop nest looks:",
+    "Let me write out the tail as well:",
+)
+_BARE_PHRASES = (
+    "Let me implement it step by step.",
+    "OK, let me write this down properly.",
+    "Let me rewrite that part of the kernel.",
+    "Here is the plan again, in words: one walk over {inputs}, one result.",
+)
+_SNIPPETS = (
+    "for (int64_t i = {low}; i < n; ++i) {{\n  const float* row = src + i * m;\n  dst[i] = f(row[{low}]);\n}}",
+    "// the rest after the last full vector\nfor (int64_t k = j; k < hi; ++k) {{\n  {name}[k] = g(x[k]);\n}}",
+    "const int64_t hi = lo + TILE < m ? lo + TILE : m;\nbody({name}, lo, hi);",
+    "float {name} = 0.0f;\nfor (int64_t k = lo; k < hi; ++k) {name} += x[k] * y[k + {low}];",
+    'TORCH_CHECK({name}.dim() == {dim}, "unexpected rank");\nauto {name}_c = {name}.contiguous();',
+    "float* {name} = out.data_ptr<float>() + i * m + {low};  // start of the row",
+)
 
 
 def _bytes(rng: random.Random) -> str:
@@ -140,6 +162,21 @@ class Rambling:
         if opener.endswith(", ") and not sentences[0].startswith(("I ", "I'", "L1")):
             sentences[0] = sentences[0][0].lower() + sentences[0][1:]
         return opener + " ".join(sentences)
+
+    def snippet(self) -> str:
+        """An announcement and a few lines of code that bind no decision."""
+        rng = self._rng
+        name, low, dim = (
+            rng.choice(("acc", "dst", "part", "tmp", "row", "res")),
+            rng.choice((0, 0, 1)),
+            rng.choice((1, 2)),
+        )
+        code = rng.choice(_SNIPPETS).format(name=name, low=low, dim=dim)
+        return f"{rng.choice(_ANNOUNCED)}\n\n```cpp\n{code}\n```"
+
+    def phrase(self) -> str:
+        """A sentence that announces an implementation and shows none."""
+        return self._fill(self._rng.choice(_BARE_PHRASES))
 
     def _fill(self, template: str) -> str:
         axis = self._rng.choice(self._subject.axes)
