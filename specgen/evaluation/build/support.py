@@ -1,13 +1,212 @@
-"""The support library of the façade: compiled once against the real ATen, loaded by every candidate's process."""
+"""The support library of the façade: compiled once against the real ATen, loaded by every candidate's process.
+
+``ensure_support`` runs outside the sandbox and makes one directory per (torch, compiler, façade): the library, the
+façade's headers with the stubs that stand for torch's, and the index of operators. Inside the sandbox it is only read.
+"""
 
 from __future__ import annotations
 
+import fcntl
+import hashlib
+import importlib.util
+import json
+import os
+import shutil
+import sysconfig
+import tempfile
+import time
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
 from pathlib import Path
+from types import ModuleType
+
+from specgen.errors import EnvironmentLacking, InfrastructureError
+from specgen.evaluation.build.operators import Overloads, read_overloads
+from specgen.evaluation.build.toolchain import Deadline, cxx, run, version_of
+
+_HERE = Path(__file__).parent
+_MANIFEST = "manifest.json"
+_BUILD_LIMIT_S = 900.0
+
+# Headers of torch that a candidate may name, all standing for the same façade.
+_STUBS = (
+    *("torch/extension.h", "torch/all.h", "torch/torch.h", "torch/types.h", "torch/python.h", "torch/script.h"),
+    *("torch/library.h", "torch/utils.h", "pybind11/pybind11.h", "pybind11/stl.h", "torch/csrc/utils/pybind.h"),
+    *("ATen/ATen.h", "ATen/Tensor.h", "ATen/Functions.h", "ATen/Dispatch.h", "ATen/Parallel.h", "ATen/TensorUtils.h"),
+    *("ATen/core/Tensor.h", "ATen/core/TensorAccessor.h", "ATen/AccumulateType.h", "ATen/DeviceGuard.h"),
+    *("c10/core/ScalarType.h", "c10/core/Device.h", "c10/core/TensorOptions.h", "c10/core/DeviceGuard.h"),
+    *("c10/util/Exception.h", "c10/util/Optional.h", "c10/util/ArrayRef.h", "c10/util/Half.h", "c10/util/BFloat16.h"),
+    *("c10/macros/Macros.h", "c10/core/Scalar.h", "c10/core/MemoryFormat.h"),
+)
+_CUDA_STUBS = (
+    *("ATen/cuda/CUDAContext.h", "ATen/cuda/CUDABlas.h", "ATen/cuda/Exceptions.h", "ATen/cuda/CUDAUtils.h"),
+    *("c10/cuda/CUDAGuard.h", "c10/cuda/CUDAStream.h", "c10/cuda/CUDAException.h", "c10/cuda/CUDAFunctions.h"),
+    *("c10/cuda/CUDAMacros.h", "ATen/cuda/CUDAContextLight.h"),
+)
+
+
+@dataclass(frozen=True)
+class Support:
+    """A finished support directory, as the façade route uses it."""
+
+    directory: Path
+
+    @property
+    def include(self) -> Path:
+        """First on a candidate's include path."""
+        return self.directory / "include"
+
+    @cached_property
+    def manifest(self) -> dict[str, str]:
+        """Key, library, torch, CUDA and compiler versions."""
+        data: dict[str, str] = json.loads((self.directory / _MANIFEST).read_text())
+        return data
+
+    @property
+    def library(self) -> Path:
+        """The shared object that candidates' libraries are linked to."""
+        return self.directory / self.manifest["library"]
+
+    @property
+    def has_cuda(self) -> bool:
+        """True where torch is built with CUDA."""
+        return bool(self.manifest["cuda"])
+
+    @cached_property
+    def overloads(self) -> Overloads:
+        """The operators of the torch it was built for."""
+        return Overloads(**json.loads((self.directory / "operators.json").read_text()))
+
+    def load(self) -> ModuleType:
+        """Into this process, once; candidates' libraries then find it by its soname."""
+        return _load(self.library)
+
+    def fits(self) -> bool:
+        """Whether it was made for the torch, the compiler and the façade of this process."""
+        return self.manifest["key"] == support_key()
 
 
 def ensure_support(cache_root: Path) -> Path:
     """Build what the façade needs unless it is there (about 30 s once); returns its directory under ``cache_root``.
 
-    Idempotent and safe for concurrent processes. Raises EnvironmentLacking without a C++ compiler.
+    Idempotent and safe for concurrent processes. Raises EnvironmentLacking without a C++ compiler, and
+    InfrastructureError where the library does not compile.
     """
-    raise NotImplementedError
+    key = support_key()
+    final = cache_root / f"support-{key}"
+    if (final / _MANIFEST).exists():
+        return final
+    cache_root.mkdir(parents=True, exist_ok=True)
+    with (cache_root / "support.lock").open("a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # held by the process, so a killed builder leaves nothing locked
+        if not (final / _MANIFEST).exists():
+            scratch = Path(tempfile.mkdtemp(prefix="support-building-", dir=cache_root))
+            try:
+                _make(scratch, key)
+                scratch.chmod(0o755)  # the sandbox reads it under another uid
+                os.replace(scratch, final)
+            finally:
+                shutil.rmtree(scratch, ignore_errors=True)
+    return final
+
+
+@lru_cache(maxsize=1)
+def facade_hash() -> str:
+    """Of everything in this package that a built library depends on."""
+    digest = hashlib.sha256()
+    for path in sorted([*_HERE.glob("include/**/*"), *_HERE.glob("support/*"), _HERE / "operators.py"]):
+        if path.is_file():
+            digest.update(path.name.encode() + b"\0" + path.read_bytes())
+    digest.update(repr((_STUBS, _CUDA_STUBS)).encode())
+    return digest.hexdigest()[:16]
+
+
+@lru_cache(maxsize=1)
+def support_key() -> str:
+    """Names the support directory: torch, Python, compiler, façade (16 hex digits)."""
+    import torch
+
+    parts = (torch.__version__, torch.version.cuda, sysconfig.get_config_var("SOABI"), version_of(cxx()), facade_hash())
+    return hashlib.sha256(repr(parts).encode()).hexdigest()[:16]
+
+
+def _make(directory: Path, key: str) -> None:
+    import torch
+
+    torch_root = Path(torch.__file__).parent
+    started = time.monotonic()
+    _write_includes(directory / "include", torch_root / "include")
+    overloads = read_overloads(torch_root / "include")
+    (directory / "operators.json").write_text(json.dumps(overloads.as_json()))
+    library = f"specgen_support_{key}.so"
+    _compile(directory, torch_root, library)
+    manifest = {
+        "key": key,
+        "library": library,
+        "torch": torch.__version__,
+        "cuda": torch.version.cuda or "",
+        "compiler": version_of(cxx()).splitlines()[0],
+        "seconds": f"{time.monotonic() - started:.1f}",
+    }
+    (directory / _MANIFEST).write_text(json.dumps(manifest, indent=1))
+
+
+def _write_includes(include: Path, torch_include: Path) -> None:
+    shutil.copytree(_HERE / "include" / "specgen", include / "specgen")
+    for stub in _STUBS:
+        _write_stub(include / stub, "specgen/facade.h")
+    for stub in _CUDA_STUBS:
+        _write_stub(include / stub, "specgen/cuda.h")
+    # Half and BFloat16 are torch's own, free-standing headers.
+    (include / "torch" / "headeronly").symlink_to(torch_include / "torch" / "headeronly")
+
+
+def _write_stub(path: Path, target: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(f"#pragma once\n#include <{target}>\n")
+
+
+def _compile(directory: Path, torch_root: Path, library: str) -> None:
+    import torch
+
+    cuda = torch.version.cuda is not None
+    includes = [torch_root / "include", torch_root / "include/torch/csrc/api/include"]
+    includes += [Path(sysconfig.get_path("include"))]
+    if cuda:
+        from torch.utils.cpp_extension import CUDA_HOME
+
+        if CUDA_HOME is None:
+            raise EnvironmentLacking("torch has CUDA, but no CUDA toolkit was found", "install it, or set CUDA_HOME")
+        includes.append(Path(CUDA_HOME) / "include")
+    flags = ["-O1", "-fPIC", "-std=c++20", "-fopenmp", "-fvisibility=hidden", "-w"]
+    flags += [f"-DTORCH_EXTENSION_NAME={Path(library).stem}", "-DTORCH_API_INCLUDE_EXTENSION_H"]
+    flags += ["-DSPECGEN_SUPPORT_CUDA"] if cuda else []
+    flags += [word for path in includes for word in ("-isystem", str(path))]
+    # Not linked with -fopenmp: the OpenMP runtime is the one inside torch, of which there must be one.
+    libraries = ["c10", "torch_cpu", "torch", "torch_python", *(["c10_cuda", "torch_cuda"] if cuda else [])]
+    link = [f"-Wl,-soname,{library}", f"-L{torch_root / 'lib'}", *(f"-l{name}" for name in libraries)]
+    deadline = Deadline.after(_BUILD_LIMIT_S)
+    steps = (
+        [cxx(), *flags, "-c", str(_HERE / "support" / "support.cpp"), "-o", "support.o"],
+        [cxx(), "-shared", "support.o", *link, "-o", library],
+    )
+    for step in steps:
+        done = run(step, directory, deadline)
+        if done.code != 0:
+            raise InfrastructureError(f"the façade's support library does not compile:\n{done.output[:4000]}")
+    (directory / "support.o").unlink()
+
+
+@lru_cache(maxsize=4)
+def _load(library: Path) -> ModuleType:
+    return import_library(library.stem, library)
+
+
+def import_library(name: str, library: Path) -> ModuleType:
+    """Import a shared object as a Python module. Raises ImportError as the interpreter does."""
+    spec = importlib.util.spec_from_file_location(name, library)
+    if spec is None or spec.loader is None:
+        raise ImportError(f"cannot import {library}")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module

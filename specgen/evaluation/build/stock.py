@@ -1,0 +1,79 @@
+"""The stock route: torch's own ``load_inline`` or ``load``, with its flags and its words, in a directory of its own.
+
+torch writes the build file; its commands are run here instead of by ninja, because ninja puts each compiler into a
+process group of its own, where it outlives the candidate's process, and knows no deadline. Not here: the façade.
+"""
+
+from __future__ import annotations
+
+import shlex
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+from specgen.evaluation.build.errors import BuildFailed
+from specgen.evaluation.build.facade import Compiled
+from specgen.evaluation.build.request import BuildRequest, Unit
+from specgen.evaluation.build.toolchain import Completed, Deadline, ninja_on_path, run_all
+
+
+def build(request: BuildRequest, directory: Path, original: Callable[..., Any], deadline: Deadline) -> Compiled:
+    """Build in ``directory`` with torch's ``original``. Raises BuildFailed, BuildTimeout, CompilerKilled."""
+    from torch.utils import cpp_extension
+
+    outputs: list[str] = []
+
+    def run_build(build_directory: str, verbose: bool, error_prefix: str) -> None:
+        del verbose
+        outputs.append(_run_ninja_file(Path(build_directory), error_prefix, deadline))
+
+    def library(module_name: str, path: str, is_python_module: bool) -> Path:
+        del is_python_module
+        return Path(path) / f"{module_name}.so"
+
+    # A name seen before in this process would become name_v1, and a failed build would count as done.
+    cpp_extension.JIT_EXTENSION_VERSIONER.entries.pop(request.name, None)
+    with (
+        ninja_on_path(),
+        patch.object(cpp_extension, "_run_ninja_build", run_build),
+        patch.object(cpp_extension, "_import_module_from_library", library),
+    ):
+        built = original(**_arguments(request, directory))
+    return Compiled(Path(built), "\n".join(outputs))
+
+
+def _arguments(request: BuildRequest, directory: Path) -> dict[str, Any]:
+    """The candidate's own, in our directory, with sources that count their own lines; lists are copies (torch's
+    function changes them in place)."""
+    arguments = {name: list(value) if isinstance(value, list) else value for name, value in request.arguments.items()}
+    arguments.update(build_directory=str(directory), verbose=False)
+    if request.kind == "load_inline":
+        by_file = {unit.file: unit for unit in request.units}
+        arguments["cpp_sources"] = _numbered(by_file["main.cpp"])
+        if "cuda.cu" in by_file:
+            arguments["cuda_sources"] = _numbered(by_file["cuda.cu"])
+    return arguments
+
+
+def _numbered(unit: Unit) -> list[str]:
+    return [f'#line 1 "{unit.file}"\n{source}' for source in unit.sources]
+
+
+def _run_ninja_file(directory: Path, error_prefix: str, deadline: Deadline) -> str:
+    """Compile everything, then link, and report as ninja does. Returns what the compilers printed."""
+    listed = subprocess.run(["ninja", "-t", "commands"], cwd=directory, capture_output=True, text=True, check=True)
+    commands = [shlex.split(line) for line in listed.stdout.splitlines()]
+    done = run_all(commands[:-1], directory, deadline)
+    if all(one.code == 0 for one in done):
+        done += run_all(commands[-1:], directory, deadline)
+    report = "\n".join(_as_ninja(one, index + 1, len(commands)) for index, one in enumerate(done))
+    if any(one.code != 0 for one in done):
+        raise BuildFailed(f"{error_prefix}: {report}\nninja: build stopped: subcommand failed.\n")
+    return "\n".join(one.output for one in done if one.output)
+
+
+def _as_ninja(one: Completed, index: int, total: int) -> str:
+    failed = f"FAILED: [code={one.code}] {one.command}\n" if one.code != 0 else ""
+    return f"[{index}/{total}] {one.command}\n{failed}{one.output}"

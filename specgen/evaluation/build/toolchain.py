@@ -1,0 +1,156 @@
+"""Compilers: finding them, naming them for cache keys, running them under a deadline.
+
+A compiler stays in the caller's process group, so whoever kills the group kills it. Not here: what is compiled.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+import psutil
+
+from specgen.errors import EnvironmentLacking
+from specgen.evaluation.build.errors import BuildTimeout, CompilerKilled
+
+# gcc's driver reports a killed cc1plus in words and exits with 1.
+_KILLED_WORDS = "Killed signal terminated program"
+_KILLED_CODES = (137, -9)
+
+
+@dataclass(frozen=True)
+class Deadline:
+    """A moment on the monotonic clock, and how long was given (seconds) for the message; None: no limit."""
+
+    given_s: float | None
+    at: float | None
+
+    @classmethod
+    def after(cls, seconds: float | None) -> Deadline:
+        """Starting now."""
+        return cls(seconds, None if seconds is None else time.monotonic() + seconds)
+
+    @property
+    def left_s(self) -> float | None:
+        """Seconds left, not below zero."""
+        return None if self.at is None else max(0.0, self.at - time.monotonic())
+
+
+@dataclass(frozen=True)
+class Completed:
+    """A finished command. ``output`` is stdout and stderr together."""
+
+    command: str
+    code: int
+    output: str
+
+    @property
+    def killed(self) -> bool:
+        """True where somebody else killed the compiler, which on a full machine is the kernel."""
+        return self.code in _KILLED_CODES or (self.code != 0 and _KILLED_WORDS in self.output)
+
+
+def cxx() -> str:
+    """The C++ compiler that torch would take. Raises EnvironmentLacking where there is none."""
+    name = os.environ.get("CXX", "c++")
+    path = shutil.which(name)
+    if path is None:
+        raise EnvironmentLacking(f"no C++ compiler: {name} is not on PATH", "install g++ (Debian: apt install g++)")
+    return path
+
+
+@lru_cache(maxsize=8)
+def version_of(compiler: str) -> str:
+    """A compiler's own words about its version: part of cache keys."""
+    done = subprocess.run([compiler, "--version"], capture_output=True, text=True, check=True)
+    return done.stdout.strip()
+
+
+@lru_cache(maxsize=1)
+def cpu_name() -> str:
+    """What ``-march=native`` depends on: architecture and the hash of the processor's feature flags."""
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith(("flags", "Features")):
+                return f"{platform.machine()}-{hashlib.sha256(line.encode()).hexdigest()[:12]}"
+    return platform.machine()
+
+
+@contextlib.contextmanager
+def ninja_on_path() -> Iterator[None]:
+    """torch calls ``ninja`` by name; an interpreter called by its path has its own ninja beside it, off PATH."""
+    before = os.environ.get("PATH", "")
+    if shutil.which("ninja") is None:
+        os.environ["PATH"] = os.pathsep.join(filter(None, [str(Path(sys.executable).parent), before]))
+    try:
+        yield
+    finally:
+        os.environ["PATH"] = before
+
+
+def run(
+    command: Sequence[str], cwd: Path, deadline: Deadline, environment: Mapping[str, str] | None = None
+) -> Completed:
+    """Run to its end, or to the deadline (then it and its children are killed and BuildTimeout is raised).
+
+    Output goes to a file, never to a pipe that a full buffer could block.
+    """
+    shown = " ".join(command)
+    with tempfile.TemporaryFile() as sink:
+        process = subprocess.Popen(
+            list(command), cwd=cwd, env=environment, stdin=subprocess.DEVNULL, stdout=sink, stderr=subprocess.STDOUT
+        )
+        try:
+            code = process.wait(deadline.left_s)
+        except subprocess.TimeoutExpired:
+            _kill_tree(process)
+            raise BuildTimeout(f"the build took longer than {deadline.given_s:g} s\n{_read(sink.fileno())}") from None
+        except BaseException:
+            _kill_tree(process)
+            raise
+        return Completed(shown, code, _read(sink.fileno()))
+
+
+def run_all(commands: Sequence[Sequence[str]], cwd: Path, deadline: Deadline) -> list[Completed]:
+    """Run independent commands side by side; where one is killed from outside, once more, one after the other.
+
+    Raises CompilerKilled if that one is killed again.
+    """
+    if len(commands) > 1:
+        with ThreadPoolExecutor(len(commands)) as pool:
+            done = list(pool.map(lambda command: run(command, cwd, deadline), commands))
+    else:
+        done = [run(command, cwd, deadline) for command in commands]
+    if any(one.killed for one in done):
+        done = [run(command, cwd, deadline) for command in commands]
+    for one in done:
+        if one.killed:
+            raise CompilerKilled(f"the compiler was killed: {one.command}", "likely out of memory")
+    return done
+
+
+def _kill_tree(process: subprocess.Popen[bytes]) -> None:
+    """The process and its descendants; not the group, which is the caller's own."""
+    with contextlib.suppress(psutil.NoSuchProcess):
+        root = psutil.Process(process.pid)  # type: ignore[no-untyped-call]
+        for victim in [*root.children(recursive=True), root]:  # type: ignore[no-untyped-call]
+            with contextlib.suppress(psutil.NoSuchProcess):
+                victim.kill()
+    process.wait()
+
+
+def _read(descriptor: int) -> str:
+    size = os.fstat(descriptor).st_size
+    return os.pread(descriptor, size, 0).decode(errors="replace")
