@@ -26,7 +26,7 @@ _CONDITION = re.compile(
 _VETO = re.compile(
     r"\b(?:if|whether|unless|suppose|assum(?:e|es|ed|ing)|imagine|could|might|may|would|should|can|cannot|maybe|perhaps"
     r"|possibly|probably|alternatively|alternatives?|consider(?:ing|ed)?|options?|optionally|what about|how about"
-    r"|try(?:ing)?|tried|test(?:ing|ed)?|e\.g|for (?:example|instance)|such as|say|like|instead of|rather than|not"
+    r"|try(?:ing)?|tried|test(?:ing|ed)?|e\.g|for (?:example|instance)|such as|say|(?:something|things?|looks|seems) like|like (?:a )?\d|instead of|(?:approach|variant|version) [a-d]|rather than|not"
     r"|never|avoid|without|no|than|versus|vs|compare[ds]?|comparing|either|was|were|had|used|did|been"
     r"|previous(?:ly)?|prior|original(?:ly)?|existing|reference|baseline|earlier|before"
     r"|last (?:attempt|kernel|version|iteration|time|one|candidate|run)"
@@ -71,6 +71,11 @@ _WORKER = re.compile(
     r"|workgroup|lane|core|worker)\s+(?:will\s+)?(?:computes?|handles?|process(?:es)?|owns?|loads?|covers?|produces?"
     r"|works? on|writes?|stores?|takes?|reduces?|accumulates?|has|holds?|is responsible for|deals with|contains)\b"
 )
+_VETO_BEHIND = re.compile(
+    r"\b(?:if|whether|might|may|would|could|should|maybe|perhaps|than|versus|vs|compared|instead\?)\b"
+    r"|^\W*(?:\w+\s+){0,2}?(?:isn't|is not|aren't|are not|won't|wouldn't|doesn't|does not|can't|cannot|was|were|had|used)\b"
+)
+_CONCLUDES = re.compile(r"^\W*(?:(?:ok|okay|so|thus|hence|then|decision|plan|config\w*|final\w*|design|launch|choice)\b[,: ]+)+")
 _BARE_LEAD = re.compile(
     _LEAD_IN
     + r"(?:(?:#define|constexpr|const|static|int|unsigned|size_t|auto|dim3|where|final(?:ly)?|use|set|the|our|my"
@@ -115,31 +120,28 @@ def commits(low: str, site: Site, *, listed: bool) -> bool:
 
     A technique needs a verb of the writer's own, or to stand near the beginning of an item.
     """
-    start, end, assignment, technique = site.start, site.end, site.assignment, site.technique
+    start, end, technique = site.start, site.end, site.technique
     hard, left, right = clause_bounds(low, start, end)
     opened_by = low[:left].rstrip()[-1:]
-    if opened_by in (":", "("):
-        left_for_veto = max(hard, left - _MAX_LEAD)
-    else:
-        left_for_veto = left
-    if _CONDITION.match(low[hard:left]) or _CONDITION.match(low[left:right]) or _vetoed(low[left_for_veto:right]):
+    wide = max(hard, left - _MAX_LEAD) if opened_by in (":", "(") else left  # what a colon or a bracket belongs to
+    if _CONDITION.match(low[hard:left]) or _VETO.search(low, wide, end) or _VETO_BEHIND.search(low, end, right):
         return False
     lead = low[left:start]
     if _AFTER.search(low, end) or _PONDER.search(lead):
         return False
-    if opened_by == "(" and not assignment and not listed:
-        lead = low[hard:start]  # "I'll use square tiles (32x32)": the verb stands before the bracket
-    if _COMMIT.search(lead) or _COMMIT.search(low[left:right]) or _IMPERATIVE.match(lead):
+    if _COMMIT.search(low, wide, start) or _COMMIT.search(low, end, right) or _IMPERATIVE.match(low[left:end]):
         return True
-    if _IMPERATIVE.match(low[hard:left]) and not technique and ", " in low[hard:start]:
-        return True  # "use 64x64 tiles, 256 threads per block"
-    if listed or (not technique and _WORKER.match(low[hard:start])):
+    if not technique and (
+        (", " in low[hard:start] and _IMPERATIVE.match(low[hard:left]))  # "use 64x64 tiles, 256 threads per block"
+        or _WORKER.match(low[hard:start])
+        or (opened_by == ":" and _WORKER.match(lead))
+    ):
+        return True
+    if listed:
         return not technique or start - hard < 40
-    return assignment and _BARE_LEAD.match(lead) is not None and _BARE_TAIL.match(low[end:right]) is not None
-
-
-def _vetoed(clause: str) -> bool:
-    return _VETO.search(clause) is not None
+    if not (site.assignment or _CONCLUDES.match(low)) or technique:
+        return False
+    return _BARE_LEAD.match(lead) is not None and _BARE_TAIL.match(low[end:right]) is not None
 
 
 _OPENER = r"^\W*(?:(?:hmm+|wait|no|nope|actually|but|oh|well|ok|okay|however|though|ah)\b[,.!?\s\u2014\u2026-]*)*"
