@@ -103,8 +103,8 @@ class Settings(BaseSettings):
         settings_cls: type[BaseSettings],
         init_settings: PydanticBaseSettingsSource,
         env_settings: PydanticBaseSettingsSource,
-        dotenv_settings: PydanticBaseSettingsSource,
-        file_secret_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,  # noqa: ARG003
+        file_secret_settings: PydanticBaseSettingsSource,  # noqa: ARG003
     ) -> tuple[PydanticBaseSettingsSource, ...]:
         """Arguments, then environment, then the TOML file in the working directory."""
         return init_settings, env_settings, TomlConfigSettingsSource(settings_cls)
@@ -116,7 +116,7 @@ class Settings(BaseSettings):
 
     @property
     def socket_path(self) -> Path:
-        """The embedded server's unix socket; under /tmp where ``home`` is too deep (a socket's path holds 107 bytes)."""
+        """The embedded server's unix socket; under the temporary folder where ``home`` is too deep (107 bytes)."""
         path = self.home_path / "valkey.sock"
         if len(str(path)) <= 100:
             return path

@@ -282,3 +282,25 @@ class IterationReason(StrEnum):
     MAIN = "main_outcome"
     NO_CODE = "no_code"
     MODEL_FAILED = "model_failed"
+
+
+class EventKind(StrEnum):
+    """What a job's event stream tells (live only: the truth is in SQL)."""
+
+    ITERATION = "iteration"  # started: prompt composed, main generation begins
+    PROGRESS = "progress"  # reasoning characters so far, rate, pool snapshot; about twice a second
+    TRIGGER = "trigger"
+    FORK = "fork"  # a fork ended: with a candidate or without
+    RESULT = "result"  # a validation or a profile came back
+    BOUNDARY = "boundary"
+    JOB = "job"  # the job changed its state
+
+
+class Event(Frozen):
+    """One line of a job's event stream. ``data`` holds a few scalars named by the kind's publisher."""
+
+    kind: EventKind
+    job_id: str
+    iteration: int
+    at: float  # unix seconds
+    data: dict[str, str | int | float | bool | None] = Field(default_factory=dict)

@@ -11,7 +11,7 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Protocol
 
-from specgen.types import Delta, EvaluationRequest, EvaluationResult, Prompt, Usage
+from specgen.types import Delta, EvaluationRequest, EvaluationResult, EventKind, Origin, Prompt, Trigger, Usage
 
 
 class Stream(Protocol):
@@ -75,3 +75,54 @@ class Pool(Protocol):
 
     async def snapshot(self) -> PoolSnapshot:
         """For idle forks and progress."""
+
+
+@dataclass(frozen=True)
+class CandidateNote:
+    """What the store knows of a source that a generation gave."""
+
+    candidate_id: str
+    is_new: bool  # False: this job has this candidate already
+    outcome: EvaluationResult | None  # its final outcome, if it has one
+    validated: bool = False  # no outcome yet, but a validation found it valid (before a crash or a boundary)
+
+
+@dataclass(frozen=True)
+class GenerationRecord:
+    """How a generation went, for the accounting."""
+
+    usage: Usage
+    finish_reason: str
+    reasoning: str
+    content: str
+    first_token_at: float | None  # unix seconds of the first delta
+
+
+class Recorder(Protocol):
+    """The store, as one iteration writes to it. Every call carries the job's fencing token inside; StaleLease
+    means that another worker owns the job now, and the iteration must stop without a further write."""
+
+    async def trigger(self, trigger: Trigger, launched: int) -> int:
+        """Record a trigger and how many forks it launched; returns its row id."""
+
+    async def generation_started(self, origin: Origin, *, seed: int, prefix_chars: int, trigger_id: int | None) -> int:
+        """Record that a generation was asked for; returns its row id."""
+
+    async def generation_finished(self, generation_id: int, record: GenerationRecord) -> None:
+        """Record how it went."""
+
+    async def candidate(self, source: str, origin: Origin, generation_id: int, trigger_id: int | None) -> CandidateNote:
+        """Keep a source; says whether this job had it already, and with which final outcome."""
+
+    async def request(self, request: EvaluationRequest) -> None:
+        """Record a request before it is enqueued."""
+
+    async def result(self, result: EvaluationResult) -> bool:
+        """Store a result; True if it became the candidate's final outcome."""
+
+
+class Events(Protocol):
+    """The live stream that terminals and dashboards read."""
+
+    async def publish(self, kind: EventKind, /, **data: str | int | float | bool | None) -> None:
+        """Append one event; losing it costs a line on a screen."""

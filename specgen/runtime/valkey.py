@@ -58,7 +58,7 @@ class Valkey:
         log = self.directory / "valkey.log"
         with log.open("ab") as out:
             # a session of its own: Ctrl-C in the terminal is for the command, which stops its servers itself
-            self.process = subprocess.Popen(  # noqa: S603
+            self.process = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=out, stderr=out, start_new_session=True
             )
         deadline = time.monotonic() + timeout_s

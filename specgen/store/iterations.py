@@ -174,10 +174,11 @@ class Iterations(Database):
 
     # ------------------------------------------------------------------------------------------ scheduler
 
-    def add_decision(self, decision: SchedulerDecision) -> int:
-        """Store a reallocation; returns its id. The pool belongs to all jobs: no token."""
+    def add_decision(self, decision: SchedulerDecision, decided_at: float | None = None) -> int:
+        """Store a reallocation of ``decided_at`` (unix seconds; None: now); returns its id. The pool belongs to all
+        jobs: no token."""
         row = {
-            "decided_at": now(),
+            "decided_at": now() if decided_at is None else from_unix(decided_at),
             "scope": decision.scope,
             "policy": decision.policy,
             "devices": decision.devices,

@@ -1,0 +1,5 @@
+"""`python -m specgen`: the command line."""
+
+from specgen.cli import main
+
+main()

@@ -1,0 +1,42 @@
+"""`specgen …`: exit codes. Errors of the tree in specgen.errors become one line, a hint, and code 2 or 3."""
+
+from __future__ import annotations
+
+import sys
+
+import typer
+from rich.console import Console
+
+from specgen.errors import InfrastructureError, SpecGenError
+
+app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
+err = Console(stderr=True, highlight=False, soft_wrap=True)
+
+
+def report(error: SpecGenError) -> int:
+    """Print the error's line and hint; returns the exit code (2: the user's input, 3: infrastructure)."""
+    err.print(f"specgen: {' '.join(error.message.split())}", markup=False)
+    if error.hint:
+        err.print(f"  hint: {error.hint}", markup=False)
+    return 3 if isinstance(error, InfrastructureError) else 2
+
+
+def main() -> None:
+    """Entry point of the console script."""
+    from specgen.cli import history, operate, run  # noqa: F401  each adds its commands to `app`
+
+    try:
+        app(standalone_mode=False)
+    except SpecGenError as exc:
+        sys.exit(report(exc))
+    except typer.Exit as exc:
+        sys.exit(exc.exit_code)
+    except (KeyboardInterrupt, typer.Abort):
+        sys.exit(130)
+    except Exception as exc:
+        usage = getattr(exc, "format_message", None)  # click's UsageError and its kin
+        if usage is None:
+            raise
+        err.print(f"specgen: {usage()}", markup=False)
+        err.print("  hint: specgen --help", markup=False)
+        sys.exit(2)

@@ -1,0 +1,193 @@
+"""`specgen run`, `specgen demo`, `specgen resume`: one job with live progress, embedded or not."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+from typing import Annotated
+
+import typer
+from pydantic import SecretStr
+from rich.console import Console
+
+from specgen.cli.live import Progress
+from specgen.cli.main import app
+from specgen.client import Client, problem
+from specgen.controller import termination
+from specgen.errors import ModelAccessError, SettingsError, UserError
+from specgen.evaluation.register import register
+from specgen.llm import check_access
+from specgen.report.table import job_table
+from specgen.runtime.stack import Stack, Synthetic
+from specgen.search import resolve as resolve_search
+from specgen.settings import ModelProfile, Settings, get_settings
+from specgen.types import JobSpec, JobState
+
+console = Console(highlight=False, soft_wrap=True)
+
+Iterations = Annotated[int, typer.Option(min=1, help="iteration budget")]
+Search = Annotated[str, typer.Option(help="search algorithm: best_of_n, refine, or module:Class")]
+Termination = Annotated[str, typer.Option(help="termination criterion: a name or module:callable")]
+
+
+@app.command()
+def run(
+    path: Annotated[str, typer.Argument(metavar="PROBLEM", help="a KernelBench-format file, or T1, T4, T12, E1")],
+    base_url: Annotated[str, typer.Option(help="OpenAI-compatible endpoint")] = "",
+    model: Annotated[str, typer.Option(help="model name")] = "",
+    api_key: Annotated[str, typer.Option(envvar="OPENAI_API_KEY", help="key of the endpoint")] = "",
+    profile: Annotated[str, typer.Option(help="named LLM profile of specgen.toml")] = "default",
+    iterations: Iterations = 10,
+    search: Search = "refine",
+    termination_name: Annotated[str, typer.Option("--termination", help="criterion")] = "historical_mean",
+    speculation: Annotated[bool, typer.Option(help="fork during the reasoning")] = True,
+    seed: Annotated[int, typer.Option(help="of the search and of the generations")] = 0,
+    max_tokens: Annotated[int, typer.Option(min=16, help="per generation")] = 32_768,
+    backend: Annotated[str, typer.Option(help="cpu or cuda")] = "cpu",
+    tolerance: Annotated[float, typer.Option(help="absolute and relative; 0: the problem's default")] = 0.0,
+    token_budget: Annotated[int, typer.Option(help="end the job after that many tokens; 0: none")] = 0,
+    sandbox: Annotated[str, typer.Option(help="bubblewrap, or none (your own decision)")] = "",
+    home: Annotated[str, typer.Option(help="folder of the embedded system's state")] = "",
+    synthetic: Annotated[float, typer.Option(help="speed of the synthetic model server, instead of an LLM")] = 0.0,
+) -> None:
+    """Optimise one problem's kernel and print the table and the path of the best one."""
+    settings = configure(home, sandbox)
+    resolve_search(search)
+    termination.resolve(termination_name)
+    if backend not in ("cpu", "cuda"):
+        raise SettingsError(f"no backend is called {backend!r}", "cpu or cuda")
+    task = problem(path, backend=backend)
+    if tolerance:
+        task = task.model_copy(update={"tolerance": tolerance})
+    access = None if synthetic else access_of(settings, profile, base_url, model, api_key)
+    for warning in register(task, timeout_s=120.0).warnings:
+        console.print(f"note: {warning}", markup=False)
+    spec = JobSpec(
+        problem=task,
+        llm_profile=profile if not (base_url or synthetic) else "default",
+        model=model or ("specgen-synthetic" if synthetic else access.model if access else ""),
+        search=search,
+        termination=termination_name,
+        iterations=iterations,
+        speculation=speculation,
+        seed=seed,
+        max_tokens=max_tokens,
+        token_budget=token_budget or None,
+    )
+    with _system(settings, access, Synthetic(synthetic, seed) if synthetic else None, backend) as client:
+        _follow(client, client.submit(spec), settings)
+
+
+@app.command()
+def demo(
+    name: Annotated[str, typer.Argument(metavar="PROBLEM", help="T1, T4, T12 or E1")] = "T4",
+    iterations: Iterations = 8,
+    speed: Annotated[float, typer.Option(help="of the synthetic model server, times the paper's token rate")] = 60.0,
+    seed: Annotated[int, typer.Option(help="of search and model")] = 1,
+    home: Annotated[str, typer.Option(help="folder of the embedded system's state")] = "",
+) -> None:
+    """Everything on this machine, with the synthetic model server: no GPU, no Redis, no Postgres, no LLM key."""
+    run(name, iterations=iterations, seed=seed, home=home, synthetic=speed)
+
+
+@app.command()
+def resume(
+    job_id: Annotated[str, typer.Argument(metavar="JOB")],
+    base_url: Annotated[str, typer.Option(help="OpenAI-compatible endpoint")] = "",
+    model: Annotated[str, typer.Option(help="model name")] = "",
+    api_key: Annotated[str, typer.Option(envvar="OPENAI_API_KEY", help="key of the endpoint")] = "",
+    home: Annotated[str, typer.Option(help="folder of the embedded system's state")] = "",
+    synthetic: Annotated[float, typer.Option(help="speed of the synthetic model server, instead of an LLM")] = 0.0,
+) -> None:
+    """Go on with a job that was stopped (Ctrl-C) or whose processes were killed."""
+    settings = configure(home, "")
+    with contextlib.closing(Client(settings)) as reader:  # before anything is started: is there such a job?
+        job = reader.job(job_id)
+        if job.state is JobState.DONE:
+            raise UserError(f"job {job_id} is done: {job.reason}", "submit a new one")
+    if not synthetic and not base_url and job.spec.model == "specgen-synthetic":
+        synthetic = 60.0
+    access = None if synthetic else access_of(settings, job.spec.llm_profile, base_url, model, api_key)
+    made = Synthetic(synthetic, job.spec.seed) if synthetic else None
+    with _system(settings, access, made, job.spec.problem.backend) as client:
+        client.resume(job_id)
+        _follow(client, job_id, settings)
+
+
+def configure(home: str, sandbox: str) -> Settings:
+    """The process's settings with these flags; through the environment, since Celery's configuration reads it too."""
+    if sandbox not in ("", "bubblewrap", "none"):
+        raise SettingsError(f"no sandbox is called {sandbox!r}", "bubblewrap or none")
+    for name, value in (("SPECGEN_HOME", home), ("SPECGEN_EVALUATION__SANDBOX", sandbox)):
+        if value:
+            os.environ[name] = value
+    get_settings.cache_clear()
+    return get_settings()
+
+
+def access_of(settings: Settings, name: str, base_url: str, model: str, api_key: str) -> ModelProfile:
+    """The LLM to use, tried once. Raises ModelAccessError or SettingsError before anything is started."""
+    if name not in settings.llm and name != "default":
+        raise SettingsError(f"no LLM profile is called {name!r}", f"profiles: {', '.join(settings.llm) or 'none'}")
+    profile = settings.llm.get(name, ModelProfile())
+    given = {"base_url": base_url, "model": model, "api_key": SecretStr(api_key) if api_key else None}
+    profile = profile.model_copy(update={key: value for key, value in given.items() if value})
+    if not profile.base_url:
+        raise ModelAccessError(
+            "no LLM endpoint is set", "give --base-url and --model, or --synthetic 60 for the synthetic model server"
+        )
+    told = check_access(profile)
+    console.print(f"LLM: {told}", markup=False)
+    return profile
+
+
+@contextlib.contextmanager
+def _system(
+    settings: Settings, access: ModelProfile | None, synthetic: Synthetic | None, backend: str
+) -> Iterator[Client]:
+    """The embedded system around a client; or only the client where SPECGEN_REDIS_URL names an existing system."""
+    if settings.redis_url:
+        with contextlib.closing(Client(settings)) as client:
+            yield client
+        return
+    with Stack(
+        settings, access, synthetic, backend, tell=lambda line: console.print(f"starting: {line}", markup=False)
+    ):
+        with contextlib.closing(Client(settings)) as client:
+            yield client
+
+
+def _follow(client: Client, job_id: str, settings: Settings) -> None:
+    """Show the job until it ends; Ctrl-C stops it so that `specgen resume` can go on. Exits 0 only if it is done."""
+    job = client.job(job_id)
+    console.print(f"job {job_id}: {job.spec.problem.name}, {job.spec.iterations} iterations, {job.spec.search}")
+    try:
+        with Progress(console, job.spec.iterations) as progress:
+            for event in client.events(job_id):
+                progress.add(event)
+                if event is None and client.job(job_id).state.terminal:
+                    break
+    except KeyboardInterrupt:
+        client.stop(job_id)
+        with contextlib.suppress(TimeoutError):
+            client.wait(job_id, timeout_s=15.0)
+        console.print(f"\nstopped; go on with: specgen resume {job_id}", markup=False)
+        raise typer.Exit(130) from None
+    _conclude(client, job_id, settings)
+
+
+def _conclude(client: Client, job_id: str, settings: Settings) -> None:
+    job, best = client.job(job_id), client.best(job_id)
+    console.print(job_table(client.store, job_id))
+    if best is not None:
+        folder = settings.home_path / "kernels"
+        folder.mkdir(parents=True, exist_ok=True)
+        path = folder / f"{job_id}.py"
+        path.write_text(best.source)
+        console.print(f"best kernel: {best.speedup:.3f}x over the reference, iteration {best.iteration + 1}")
+        console.print(str(path), markup=False, soft_wrap=True)
+    else:
+        console.print(f"no valid kernel: {job.reason}", markup=False)
+    if job.state is not JobState.DONE:
+        raise typer.Exit(3)

@@ -1,0 +1,124 @@
+"""One iteration's candidates on their way through validation and profiling.
+
+De-duplicates before a device is asked, sends a valid kernel on to profiling, retries what was our own fault, and
+reports each candidate's final outcome once. Not here: triggers, termination (loop.py), queues (the pool's).
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+
+from specgen.controller.ports import Pool, Recorder
+from specgen.settings import EvaluationPolicy
+from specgen.types import EvaluationRequest, EvaluationResult, Origin, Phase, ProblemSpec, Status
+
+INFRA_RETRIES = 2  # further requests after a result that was our own fault
+
+
+@dataclass
+class Pending:
+    """A candidate that a device owes us an answer for."""
+
+    request: EvaluationRequest
+    origins: list[Origin]  # one per generation of this iteration that gave this source
+    retries: int = 0
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """A candidate's final result in this iteration, and which generations gave it.
+
+    ``fresh`` is False for a duplicate whose outcome was known already: it enters neither H nor the termination test.
+    """
+
+    candidate_id: str
+    source: str
+    origins: tuple[Origin, ...]
+    result: EvaluationResult
+    fresh: bool
+
+
+@dataclass
+class Evaluations:
+    """The candidates of the scope ``<job_id>/<iteration>``."""
+
+    job_id: str
+    iteration: int
+    problem: ProblemSpec
+    policy: EvaluationPolicy
+    pool: Pool
+    recorder: Recorder
+    pending: dict[str, Pending] = field(default_factory=dict)
+
+    @property
+    def scope(self) -> str:
+        """What the boundary closes."""
+        return f"{self.job_id}/{self.iteration}"
+
+    async def offer(self, source: str, origin: Origin, generation_id: int, trigger_id: int | None) -> Outcome | None:
+        """Send a kernel to validation. Returns its outcome at once where this job knows it already."""
+        note = await self.recorder.candidate(source, origin, generation_id, trigger_id)
+        if note.outcome is not None:
+            return Outcome(note.candidate_id, source, (origin,), note.outcome, fresh=False)
+        if (known := self.pending.get(note.candidate_id)) is not None:
+            known.origins.append(origin)
+            return None
+        phase = Phase.PROFILE if note.validated else Phase.VALIDATE
+        request = self._request(note.candidate_id, source, origin, phase)
+        self.pending[note.candidate_id] = Pending(request, [origin])
+        await self._submit(request)
+        return None
+
+    def _request(self, candidate_id: str, source: str, origin: Origin, phase: Phase) -> EvaluationRequest:
+        validate = phase is Phase.VALIDATE
+        return EvaluationRequest(
+            request_id=uuid.uuid4().hex,
+            job_id=self.job_id,
+            iteration=self.iteration,
+            candidate_id=candidate_id,
+            phase=phase,
+            origin=origin,
+            source=source,
+            problem=self.problem,
+            time_budget_s=self.policy.validate_budget_s if validate else self.policy.profile_budget_s,
+            warmups=self.policy.warmups,
+            timed_runs=self.policy.timed_runs,
+            enqueued_at=time.time(),
+        )
+
+    async def _submit(self, request: EvaluationRequest) -> None:
+        await self.recorder.request(request)
+        await self.pool.submit(request)
+
+    async def outcomes(self) -> AsyncIterator[tuple[EvaluationResult, Outcome | None]]:
+        """Every result of the scope as it returns, with the outcome where the result settles its candidate."""
+        async for result in self.pool.results(self.scope):
+            pending = self.pending.get(result.candidate_id)
+            if pending is None or pending.request.request_id != result.request_id:
+                continue  # a second run of a redelivered request: the first result stands
+            yield result, await self._settle(result, pending)
+
+    async def _settle(self, result: EvaluationResult, pending: Pending) -> Outcome | None:
+        await self.recorder.result(result)
+        request = pending.request
+        if result.status is Status.INFRA_ERROR and pending.retries < INFRA_RETRIES:
+            pending.retries += 1
+            pending.request = self._request(request.candidate_id, request.source, request.origin, request.phase)
+            await self._submit(pending.request)
+            return None
+        if result.status is Status.VALID and result.phase is Phase.VALIDATE:
+            pending.request = self._request(request.candidate_id, request.source, request.origin, Phase.PROFILE)
+            await self._submit(pending.request)
+            return None
+        del self.pending[result.candidate_id]
+        return Outcome(result.candidate_id, request.source, tuple(pending.origins), result, fresh=True)
+
+    async def resend(self) -> int:
+        """Enqueue every pending request again under its own id: for when the pool is idle and empty although we wait
+        (Redis was wiped, or a worker died between the pop and its record). Returns how many."""
+        for pending in self.pending.values():
+            await self.pool.submit(pending.request)
+        return len(self.pending)

@@ -1,0 +1,323 @@
+"""SpecController: one iteration of Algorithm 1 (§6.1), for one job.
+
+The main generation streams; its reasoning goes through the trigger parser; triggers and idle devices launch
+non-reasoning forks on P ⊕ π; forked kernels are validated and profiled while the reasoning goes on; the first whose
+speedup meets the criterion ends it. The main generation's own kernel is the fallback. Not here: the outer loop over
+iterations (`workers.iteration`: one Celery task each), the prompt (`specgen.search`), queues (`Pool`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from dataclasses import dataclass, field
+
+from specgen.controller.answers import FirstBlock, extract
+from specgen.controller.evaluations import Evaluations, Outcome
+from specgen.controller.forks import ForkGate
+from specgen.controller.ports import Events, GenerationRecord, Model, Pool, Recorder, Stream
+from specgen.controller.termination import Criterion, Threshold
+from specgen.controller.triggers import TriggerParser
+from specgen.errors import ModelUnavailable, ProblemError
+from specgen.settings import ForkPolicy
+from specgen.types import EventKind, IterationReason, Origin, Prompt, Status, Trigger, TriggerClass, Usage
+
+TICK_S = 0.25  # how often idle devices are looked for and progress is told
+LOST_AFTER_S = 15.0  # an idle, empty pool that owes us outcomes that long has lost them
+
+
+@dataclass(frozen=True)
+class IterationPlan:
+    """What one iteration starts from."""
+
+    prompt: Prompt
+    history: tuple[float, ...]  # H before the iteration; starts with 0
+    criterion: Criterion
+    policy: ForkPolicy
+    seed: int
+    max_tokens: int
+    speculation: bool = True
+
+
+@dataclass(frozen=True)
+class IterationOutcome:
+    """What one iteration ended with. ``chosen`` is k*: the terminating kernel, else the best valid one, else None."""
+
+    reason: IterationReason
+    outcomes: tuple[Outcome, ...]
+    chosen: Outcome | None
+    threshold: float | None = None  # τ that the terminating kernel exceeded
+    main_failure: str = ""  # what the search algorithm is told where nothing was valid
+
+
+@dataclass
+class Iteration:
+    """The machinery of one iteration; `run` is Algorithm 1's loop body, lines 3–27."""
+
+    plan: IterationPlan
+    model: Model
+    pool: Pool
+    evaluations: Evaluations
+    recorder: Recorder
+    events: Events
+    gate: ForkGate = field(init=False)
+    history: list[float] = field(init=False)
+    outcomes: list[Outcome] = field(default_factory=list)
+    threshold: float | None = None
+    main_ended: bool = False
+    main_offered: bool = False  # its kernel is on its way: its outcome is the boundary
+    main_failure: str = ""
+    _trace: list[str] = field(default_factory=list)
+    _boundary: asyncio.Future[IterationReason] = field(init=False)
+    _forks: set[asyncio.Task[None]] = field(default_factory=set)
+    _fork_count: int = 0
+    _launching: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+    def __post_init__(self) -> None:
+        self.gate = ForkGate(self.plan.policy)
+        self.history = list(self.plan.history)
+
+    async def run(self) -> IterationOutcome:
+        """Until the boundary; on every path the streams are closed and the scope is closed."""
+        self._boundary = asyncio.get_running_loop().create_future()
+        tasks = [asyncio.create_task(work()) for work in (self._main, self._collect, self._watch)]
+        for task in tasks:
+            task.add_done_callback(self._fail)
+        try:
+            reason = await self._boundary
+        finally:
+            everything = [*tasks, *self._forks]
+            for task in everything:
+                task.cancel()
+            await asyncio.gather(*everything, return_exceptions=True)
+            await self.pool.close(self.evaluations.scope)
+        chosen = self.outcomes[-1] if reason is IterationReason.EARLY else self._best()
+        return IterationOutcome(reason, tuple(self.outcomes), chosen, self.threshold, self.main_failure)
+
+    def _best(self) -> Outcome | None:
+        valid = [o for o in self.outcomes if o.result.speedup is not None]
+        return max(valid, key=lambda o: o.result.speedup or 0.0, default=None)
+
+    def _end(self, reason: IterationReason) -> None:
+        if not self._boundary.done():
+            self._boundary.set_result(reason)
+
+    def _fail(self, task: asyncio.Task[None]) -> None:
+        """A part of the iteration that raises ends the iteration with its error."""
+        if not task.cancelled() and (error := task.exception()) is not None and not self._boundary.done():
+            self._boundary.set_exception(error)
+
+    # -------------------------------------------------------------------------------------- main generation
+
+    async def _main(self) -> None:
+        """Line 5: the reasoning generation, monitored; then its own kernel (the fallback)."""
+        generation = await self.recorder.generation_started(
+            Origin.MAIN, seed=self.plan.seed, prefix_chars=0, trigger_id=None
+        )
+        parser = TriggerParser(self.plan.policy.classes) if self._speculates else None
+        receipt = Receipt()
+        try:
+            async with self.model.main(
+                self.plan.prompt, seed=self.plan.seed, max_tokens=self.plan.max_tokens
+            ) as stream:
+                receipt.stream = stream
+                async for delta in stream:
+                    receipt.add(delta.kind, delta.text)
+                    if delta.kind == "reasoning":
+                        self._trace.append(delta.text)
+                        for trigger in parser.feed(delta.text) if parser else ():
+                            await self._trigger(trigger)
+        except ModelUnavailable as exc:
+            self.main_failure = receipt.failure = exc.message
+        finally:
+            self.main_ended = True
+            await self.recorder.generation_finished(generation, receipt.record(self.trace))
+        await self._main_answer(generation, receipt)
+
+    async def _main_answer(self, generation: int, receipt: Receipt) -> None:
+        answer = extract(receipt.content, truncated=receipt.finish_reason == "length")
+        self.main_offered = answer.source is not None
+        if answer.source is None:
+            self.main_failure = self.main_failure or f"{answer.status or Status.NO_CODE}"
+            failed = receipt.finish_reason not in ("stop", "length")
+            if failed and self.gate.outstanding:
+                return  # the stream broke: a shorter reasoning, whose forks still stand (_answered ends it)
+            self._end(IterationReason.MODEL_FAILED if failed else IterationReason.NO_CODE)
+            return
+        known = await self.evaluations.offer(answer.source, Origin.MAIN, generation, None)
+        if known is not None:
+            await self._outcome(known)
+
+    # -------------------------------------------------------------------------------------- triggers and forks
+
+    @property
+    def trace(self) -> str:
+        """π: the reasoning received so far."""
+        if len(self._trace) > 1:
+            self._trace = ["".join(self._trace)]
+        return self._trace[0] if self._trace else ""
+
+    @property
+    def _speculates(self) -> bool:
+        return self.plan.speculation and self.model.can_fork
+
+    async def _trigger(self, trigger: Trigger) -> None:
+        """Lines 7–11: π, P_s, K, and K forks. A trigger that the brake holds back is recorded with K = 0."""
+        must = trigger.kind is not TriggerClass.IDLE  # line 10's max(1, …) is for triggers
+        async with self._launching:  # a trigger and an idle device at the same time must not share the room
+            prefix = self.trace
+            room = self.gate.room(trigger.kind, len(prefix))
+            k = await self.pool.claim(self.evaluations.scope, max_k=room, at_least_one=must) if room else 0
+            self.gate.launched(k, len(prefix))
+        trigger_id = await self.recorder.trigger(trigger, k)
+        for _ in range(k):
+            self._fork_count += 1
+            seed = self.plan.seed * 1009 + self._fork_count  # K equal seeds would give K equal kernels
+            task = asyncio.create_task(self._fork(prefix, seed, trigger_id))
+            self._forks.add(task)
+            task.add_done_callback(self._forks.discard)
+            task.add_done_callback(self._fail)
+        await self.events.publish(
+            EventKind.TRIGGER, kind=trigger.kind.value, position=trigger.position, launched=k, text=trigger.text[:80]
+        )
+
+    async def _fork(self, prefix: str, seed: int, trigger_id: int) -> None:
+        """Lines 11–13: one speculative generation, stopped at its closing fence, its kernel sent to validation."""
+        generation = await self.recorder.generation_started(
+            Origin.FORK, seed=seed, prefix_chars=len(prefix), trigger_id=trigger_id
+        )
+        receipt, block, source = Receipt(), FirstBlock(), None
+        try:
+            async with self.model.fork(self.plan.prompt, prefix, seed=seed, max_tokens=self.plan.max_tokens) as stream:
+                receipt.stream = stream
+                async for delta in stream:
+                    receipt.add(delta.kind, delta.text)
+                    if delta.kind == "content" and (source := block.feed(delta.text)) is not None:
+                        receipt.complete = True
+                        break
+        except ModelUnavailable as exc:
+            receipt.failure = exc.message
+        finally:
+            await self.recorder.generation_finished(generation, receipt.record(""))
+        answer = extract(source or receipt.content, truncated=receipt.finish_reason == "length", prefilled=True)
+        known = None
+        if answer.source is not None:
+            known = await self.evaluations.offer(answer.source, Origin.FORK, generation, trigger_id)
+        await self.pool.release(self.evaluations.scope)
+        await self.events.publish(
+            EventKind.FORK, prefix_chars=len(prefix), candidate=answer.source is not None, duplicate=known is not None
+        )
+        if known is not None:
+            await self._outcome(known)
+        elif answer.source is None:
+            self._answered()
+
+    def _answered(self) -> None:
+        """A fork is settled; where the main stream broke, the last one to settle is the boundary."""
+        self.gate.answered()
+        if self.main_failure and not self.main_offered and self.gate.outstanding == 0:
+            self._end(IterationReason.MODEL_FAILED)
+
+    # -------------------------------------------------------------------------------------- outcomes
+
+    async def _collect(self) -> None:
+        """Lines 13–22: results as they return, in the order of their return."""
+        async for result, outcome in self.evaluations.outcomes():
+            await self.events.publish(
+                EventKind.RESULT,
+                phase=result.phase.value,
+                status=result.status.value,
+                speedup=result.speedup,
+                candidate=result.candidate_id[:8],
+                error=result.error[:160],
+            )
+            if result.status is Status.REFERENCE_ERROR:
+                raise ProblemError(f"the reference failed: {result.error.strip()[:300]}", "mend the problem file")
+            if outcome is not None:
+                await self._outcome(outcome)
+
+    async def _outcome(self, outcome: Outcome) -> None:
+        """Lines 14–21 for one candidate: τ before s enters H, then the test. What comes back while the boundary is
+        under way is stored, but decides nothing any more."""
+        if self._boundary.done():
+            return
+        self.outcomes.append(outcome)
+        forks = outcome.origins.count(Origin.FORK)
+        speedup = outcome.result.speedup
+        early = False
+        if outcome.fresh and speedup is not None:
+            early = self._terminates(speedup)
+            self.history.append(speedup)
+        if early and forks:
+            self._end(IterationReason.EARLY)
+        elif Origin.MAIN in outcome.origins:
+            if speedup is None:
+                self.main_failure = f"{outcome.result.status}: {outcome.result.error}"
+            self._end(IterationReason.MAIN)
+        for _ in range(forks):
+            self._answered()
+
+    def _terminates(self, speedup: float) -> bool:
+        criterion, before = self.plan.criterion, tuple(self.history)
+        self.threshold = criterion.tau(before) if isinstance(criterion, Threshold) else None
+        return bool(criterion(speedup, before))
+
+    # -------------------------------------------------------------------------------------- the watch
+
+    async def _watch(self) -> None:
+        """Idle devices fork (§6.1.1), progress is told, and outcomes that the pool lost are asked for again."""
+        started, quiet_since = time.monotonic(), time.monotonic()
+        while True:
+            await asyncio.sleep(TICK_S)
+            now, pool = time.monotonic(), await self.pool.snapshot()
+            queued = pool.validate_queue + pool.profile_queue
+            idle = self.gate.idle(pool.devices - pool.busy - queued - pool.claims, now)
+            if idle and self._speculates and self.trace and not self.main_ended:
+                await self._trigger(Trigger(TriggerClass.IDLE, len(self.trace)))
+            if queued or pool.busy or not self.evaluations.pending or not pool.devices:
+                quiet_since = now
+            elif now - quiet_since > LOST_AFTER_S:
+                await self.evaluations.resend()
+                quiet_since = now
+            await self.events.publish(
+                EventKind.PROGRESS,
+                reasoning_chars=len(self.trace),
+                seconds=round(now - started, 2),
+                forks=len(self._forks),
+                devices=pool.devices,
+                busy=pool.busy,
+                validators=pool.validators,
+                profilers=pool.profilers,
+                validate_queue=pool.validate_queue,
+                profile_queue=pool.profile_queue,
+            )
+
+
+@dataclass
+class Receipt:
+    """What came out of a stream, for the accounting and for the answer."""
+
+    content: str = ""
+    failure: str = ""
+    complete: bool = False  # we closed it because its code block was complete
+    stream: Stream | None = None
+    first_token_at: float | None = None
+
+    def add(self, kind: str, text: str) -> None:
+        """One delta."""
+        if self.first_token_at is None:
+            self.first_token_at = time.time()
+        if kind == "content":
+            self.content += text
+
+    @property
+    def finish_reason(self) -> str:
+        """The stream's; ``stop`` where nothing more was wanted, ``broken`` where it never opened."""
+        if self.stream is None or self.failure:
+            return "broken"
+        return "stop" if self.complete else self.stream.finish_reason
+
+    def record(self, reasoning: str) -> GenerationRecord:
+        """For the store."""
+        usage = self.stream.usage if self.stream is not None else Usage()
+        return GenerationRecord(usage, self.finish_reason, reasoning, self.content, self.first_token_at)

@@ -1,0 +1,1 @@
+"""Tables over the store, for the terminal."""

@@ -1,0 +1,242 @@
+"""Algorithm 1, one promise a test. Names follow the lines of the paper's listing."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from specgen.controller.loop import Iteration, IterationOutcome
+from specgen.errors import ModelAccessError, ModelUnavailable, ProblemError
+from specgen.settings import ForkPolicy
+from specgen.types import Delta, IterationReason, Origin, Status, TriggerClass
+from tests.controller.world import MemoryPool, MemoryRecorder, ScriptedModel, answer, iteration, kernel
+
+FENCE = "Let me think.\n```cpp\nint tile = 64;\n```\nIt should work. "
+
+
+def say(text: str) -> Delta:
+    return Delta("reasoning", text)
+
+
+def content(source: str) -> Delta:
+    return Delta("content", answer(source))
+
+
+def prefilled(source: str) -> list[Any]:
+    """A fork's answer begins inside the opened block."""
+    return [Delta("content", source + "```\n")]
+
+
+def run(it: Iteration) -> IterationOutcome:
+    return asyncio.run(asyncio.wait_for(it.run(), 20))
+
+
+def test_a_fork_above_the_mean_ends_the_reasoning_and_is_k_star() -> None:
+    never = asyncio.Event()
+    model = ScriptedModel([say(FENCE), never], lambda _p, seed: prefilled(kernel(f"f{seed}", 3.0)))
+    recorder, pool = MemoryRecorder(), MemoryPool()
+    it = iteration(model, pool, recorder=recorder, history=(0.0, 2.0))
+    done = run(it)
+    assert done.reason is IterationReason.EARLY
+    assert done.chosen is not None
+    assert done.chosen.result.speedup == 3.0
+    assert done.threshold == 1.0  # mean of H before the kernel entered it
+    assert model.streams[0].closed
+    assert model.streams[0].finish_reason == "cancelled"
+    assert recorder.finished[1].reasoning == FENCE  # the prefix it stopped at is kept
+    assert pool.closed == ["j/0"]
+
+
+def test_a_fork_below_the_mean_does_not_end_it_and_the_main_kernel_is_the_fallback() -> None:
+    model = ScriptedModel([say(FENCE), content(kernel("main", 5.0))], lambda *_: prefilled(kernel("fork", 1.0)))
+    done = run(iteration(model, MemoryPool(), history=(0.0, 9.0)))
+    assert done.reason is IterationReason.MAIN
+    assert done.chosen is not None
+    assert done.chosen.result.speedup == 5.0
+
+
+def test_without_a_trigger_the_main_outcome_is_the_boundary() -> None:
+    model = ScriptedModel([say("Hm."), content(kernel("main", 2.0))])
+    done = run(iteration(model, MemoryPool()))
+    assert done.reason is IterationReason.MAIN
+    assert [o.origins for o in done.outcomes] == [(Origin.MAIN,)]
+
+
+def test_k_star_is_the_best_of_the_iteration_where_nothing_terminated() -> None:
+    model = ScriptedModel([say(FENCE), content(kernel("main", 2.0))], lambda *_: prefilled(kernel("fork", 4.0)))
+    done = run(iteration(model, MemoryPool(), criterion="never"))
+    assert done.chosen is not None
+    assert done.chosen.result.speedup in (2.0, 4.0)
+    speedups = [o.result.speedup for o in done.outcomes]
+    assert done.chosen.result.speedup == max(s for s in speedups if s is not None)
+
+
+def test_the_prefix_is_the_trace_so_far_and_seeds_differ() -> None:
+    never = asyncio.Event()
+    model = ScriptedModel([say(FENCE), never], lambda _p, seed: prefilled(kernel(f"f{seed}", 3.0)))
+    run(iteration(model, MemoryPool(free=2)))
+    assert model.prefixes == [FENCE, FENCE]
+    assert len(set(model.seeds)) == 2
+
+
+def test_history_grows_only_by_valid_profiled_kernels_in_order() -> None:
+    fates = iter([0.5, "compile_error"])
+    model = ScriptedModel(
+        [say(FENCE), content(kernel("main", 2.0))], lambda _p, s: prefilled(kernel(f"{s}", next(fates)))
+    )
+    it = iteration(model, MemoryPool(free=2), history=(0.0, 4.0))
+    done = run(it)
+    assert done.reason is IterationReason.MAIN
+    assert sorted(it.history[2:]) == [0.5, 2.0]
+
+
+def test_a_duplicate_costs_no_device_and_never_terminates() -> None:
+    recorder = MemoryRecorder()
+    source = kernel("same", 5.0)
+    first = ScriptedModel([say("x"), content(source)])
+    run(iteration(first, MemoryPool(), recorder=recorder))
+    pool = MemoryPool()
+    again = ScriptedModel([say(FENCE), content(kernel("main", 1.0))], lambda *_: prefilled(source))
+    it = iteration(again, pool, recorder=recorder)
+    done = run(it)
+    assert done.reason is IterationReason.MAIN
+    assert {r.source for r in pool.submitted} == {kernel("main", 1.0)}
+    assert 5.0 not in it.history
+
+
+def test_main_that_repeats_a_fork_still_running_shares_its_outcome() -> None:
+    source = kernel("same", 5.0)
+    pool = MemoryPool(free=1)
+    hold = pool.hold = asyncio.Event()
+    model = ScriptedModel([say(FENCE), content(source)], lambda *_: prefilled(source))
+    it = iteration(model, pool, criterion="never")
+
+    async def scene() -> IterationOutcome:
+        task = asyncio.create_task(it.run())
+        while not it.main_ended or len(pool.submitted) < 1:
+            await asyncio.sleep(0.01)
+        await asyncio.sleep(0.05)
+        hold.set()
+        pool.hold = None
+        await it.evaluations.resend()
+        return await task
+
+    done = asyncio.run(asyncio.wait_for(scene(), 20))
+    assert done.reason is IterationReason.MAIN
+    assert set(done.outcomes[0].origins) == {Origin.MAIN, Origin.FORK}
+    assert len({r.candidate_id for r in pool.submitted}) == 1
+
+
+def test_what_is_our_own_fault_is_tried_again_and_not_blamed() -> None:
+    model = ScriptedModel([say("x"), content(kernel("main", 2.0))])
+    pool = MemoryPool(infra_errors=2)
+    done = run(iteration(model, pool))
+    assert done.chosen is not None
+    assert done.chosen.result.speedup == 2.0
+    assert len({r.request_id for r in pool.submitted}) == len(pool.submitted) == 4  # 2 failed, 1 validation, 1 profile
+
+
+def test_a_model_without_code_ends_with_that_reason() -> None:
+    done = run(iteration(ScriptedModel([say("x"), Delta("content", "I cannot.")]), MemoryPool()))
+    assert done.reason is IterationReason.NO_CODE
+    assert done.chosen is None
+    assert "no_code" in done.main_failure
+
+
+def test_an_invalid_main_tells_its_failure() -> None:
+    done = run(iteration(ScriptedModel([say("x"), content(kernel("m", "wrong_value"))]), MemoryPool()))
+    assert done.reason is IterationReason.MAIN
+    assert done.chosen is None
+    assert done.main_failure.startswith("wrong_value")
+
+
+def test_a_broken_stream_lets_its_forks_stand() -> None:
+    gate = asyncio.Event()
+    model = ScriptedModel([say(FENCE), ModelUnavailable("reset")], lambda *_: [gate, *prefilled(kernel("f", 2.0))])
+    it = iteration(model, MemoryPool(free=1), history=(0.0, 9.0))
+
+    async def scene() -> IterationOutcome:
+        task = asyncio.create_task(it.run())
+        while not it.main_ended:
+            await asyncio.sleep(0.01)
+        gate.set()
+        return await task
+
+    done = asyncio.run(asyncio.wait_for(scene(), 20))
+    assert done.reason is IterationReason.MODEL_FAILED
+    assert done.chosen is not None
+    assert done.chosen.result.speedup == 2.0
+
+
+def test_a_model_that_never_opens_ends_the_iteration() -> None:
+    done = run(iteration(ScriptedModel([ModelUnavailable("503")]), MemoryPool()))
+    assert done.reason is IterationReason.MODEL_FAILED
+    assert done.main_failure == "503"
+
+
+def test_a_wrong_key_and_a_broken_reference_end_the_job() -> None:
+    class Locked(ScriptedModel):
+        def main(self, prompt: Any, *, seed: int, max_tokens: int) -> Any:
+            raise ModelAccessError("401")
+
+    pool = MemoryPool()
+    with pytest.raises(ModelAccessError):
+        run(iteration(Locked([]), pool))
+    assert pool.closed == ["j/0"]
+    with pytest.raises(ProblemError):
+        run(iteration(ScriptedModel([say("x"), content(kernel("m", "reference_error"))]), MemoryPool()))
+
+
+def test_the_brake_counts_forks_until_they_are_answered() -> None:
+    """Claims and outstanding forks come back: forks that give no kernel must not strangle later triggers."""
+    reasoning: list[Any] = []
+    for i in range(4):
+        reasoning += [say(f"part {i}\n```cpp\nint a{i};\n```\n" + "x" * 50), *([say("")] * 60)]
+    model = ScriptedModel([*reasoning, content(kernel("main", 1.0))], lambda *_: [Delta("content", "no idea")])
+    recorder = MemoryRecorder()
+    policy = ForkPolicy(spacing_chars=10, outstanding=1, max_k=1, idle_after_s=1e9)
+    it = iteration(model, MemoryPool(), recorder=recorder, policy=policy)
+    run(it)
+    assert [k for _, k in recorder.triggers] == [1, 1, 1, 1]
+    assert it.gate.outstanding == 0
+
+
+def test_spacing_holds_triggers_back_and_records_them() -> None:
+    model = ScriptedModel([say(FENCE), say(FENCE.replace("64", "32")), content(kernel("main", 1.0))],
+                          lambda *_: [asyncio.Event()])  # fmt: skip
+    recorder = MemoryRecorder()
+    it = iteration(model, MemoryPool(), recorder=recorder, policy=ForkPolicy(spacing_chars=10_000, idle_after_s=1e9))
+    run(it)
+    fences = [k for t, k in recorder.triggers if t.kind is TriggerClass.FENCE]
+    assert fences == [2, 0]
+
+
+def test_an_idle_device_forks_without_a_trigger() -> None:
+    never = asyncio.Event()
+    model = ScriptedModel([say("I wonder what to do here"), never], lambda *_: prefilled(kernel("f", 2.0)))
+    recorder = MemoryRecorder()
+    done = run(iteration(model, MemoryPool(), recorder=recorder, policy=ForkPolicy(idle_after_s=0.1)))
+    assert done.reason is IterationReason.EARLY
+    assert recorder.triggers[0][0].kind is TriggerClass.IDLE
+
+
+def test_without_speculation_nothing_is_forked() -> None:
+    model = ScriptedModel([say(FENCE), content(kernel("main", 1.0))], lambda *_: prefilled(kernel("f", 9.0)))
+    policy = ForkPolicy(idle_after_s=0.0)
+    done = run(iteration(model, MemoryPool(), policy=policy, speculation=False))
+    assert not model.prefixes
+    assert done.reason is IterationReason.MAIN
+
+
+def test_a_model_that_cannot_be_forked_runs_without_speculation() -> None:
+    model = ScriptedModel([say(FENCE), content(kernel("main", 1.0))], can_fork=False)
+    assert run(iteration(model, MemoryPool())).reason is IterationReason.MAIN
+    assert not model.prefixes
+
+
+def test_outcome_statuses_reach_the_search() -> None:
+    model = ScriptedModel([say(FENCE), content(kernel("main", 1.0))], lambda *_: prefilled(kernel("f", "hang")))
+    done = run(iteration(model, MemoryPool(free=1), history=(0.0, 2.0)))
+    assert {o.result.status for o in done.outcomes} <= {Status.HANG, Status.VALID}

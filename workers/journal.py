@@ -1,0 +1,112 @@
+"""The store and the event stream, as SpecController sees them: the real `Recorder` and `Events` of one iteration.
+
+Database calls are synchronous and run in a thread each; every write carries the iteration's fencing token.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from dataclasses import dataclass
+
+from redis.asyncio import Redis
+
+from specgen.client import events_key
+from specgen.controller.ports import CandidateNote, GenerationRecord
+from specgen.store import Store
+from specgen.types import EvaluationRequest, EvaluationResult, Event, EventKind, Origin, Trigger
+
+EVENTS_KEPT = 20_000  # entries of a job's stream
+EVENTS_EXPIRE_S = 7 * 86_400
+
+
+@dataclass
+class Journal:
+    """`Recorder` over the store, for one iteration of one job."""
+
+    store: Store
+    job_id: str
+    iteration: int
+    token: int  # the fencing token of this iteration's lease
+    model: str
+    template_hash: str
+
+    async def trigger(self, trigger: Trigger, launched: int) -> int:
+        """A row of ``triggers``."""
+        return await asyncio.to_thread(
+            self.store.add_trigger, self.job_id, self.iteration, trigger, launched, token=self.token
+        )
+
+    async def generation_started(self, origin: Origin, *, seed: int, prefix_chars: int, trigger_id: int | None) -> int:
+        """A row of ``generations``."""
+        return await asyncio.to_thread(
+            self.store.start_generation,
+            self.job_id,
+            self.iteration,
+            kind=origin,
+            seed=seed,
+            prefix_chars=prefix_chars,
+            trigger_id=trigger_id,
+            model=self.model,
+            template_hash=self.template_hash,
+            token=self.token,
+        )
+
+    async def generation_finished(self, generation_id: int, record: GenerationRecord) -> None:
+        """Tokens, times and text of a generation."""
+        await asyncio.to_thread(
+            self.store.finish_generation,
+            self.job_id,
+            generation_id,
+            usage=record.usage,
+            finish_reason=record.finish_reason,
+            reasoning=record.reasoning,
+            content=record.content,
+            first_token_at=record.first_token_at,
+            token=self.token,
+        )
+
+    async def candidate(self, source: str, origin: Origin, generation_id: int, trigger_id: int | None) -> CandidateNote:
+        """The candidate's row, with the outcome where a former request already gave it one."""
+        record = await asyncio.to_thread(
+            self.store.add_candidate,
+            self.job_id,
+            self.iteration,
+            source,
+            origin=origin,
+            generation_id=generation_id,
+            trigger_id=trigger_id,
+            token=self.token,
+        )
+        if record.is_new:
+            return CandidateNote(record.candidate_id, True, None)
+        outcome = await asyncio.to_thread(self.store.outcome_of, self.job_id, record.candidate_id)
+        validated = await asyncio.to_thread(self.store.validation_of, self.job_id, record.candidate_id)
+        return CandidateNote(record.candidate_id, False, outcome, validated is not None)
+
+    async def request(self, request: EvaluationRequest) -> None:
+        """A row of ``requests``."""
+        await asyncio.to_thread(self.store.add_request, request, token=self.token)
+
+    async def result(self, result: EvaluationResult) -> bool:
+        """The request's answer; True if it is the candidate's final outcome."""
+        return await asyncio.to_thread(self.store.record_result, result, self.job_id, token=self.token)
+
+
+@dataclass
+class Stream:
+    """`Events` over a Redis stream, bounded and expiring."""
+
+    redis: Redis
+    prefix: str
+    job_id: str
+    iteration: int = 0
+
+    async def publish(self, kind: EventKind, /, **data: str | int | float | bool | None) -> None:
+        """One entry."""
+        key = events_key(self.prefix, self.job_id)
+        event = Event(kind=kind, job_id=self.job_id, iteration=self.iteration, at=time.time(), data=data)
+        async with self.redis.pipeline(transaction=False) as pipe:
+            pipe.xadd(key, {"event": event.model_dump_json()}, maxlen=EVENTS_KEPT, approximate=True)
+            pipe.expire(key, EVENTS_EXPIRE_S)
+            await pipe.execute()
