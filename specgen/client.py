@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any, Literal
 
 import redis
 from celery import Celery
@@ -104,19 +105,20 @@ class Client:
         job's own terminal event."""
         key, last = events_key(self.settings.prefix, job_id), since
         while True:
-            entries = self.redis.xread({key: last}, count=200, block=int(block_s * 1000))
-            if not entries:
+            answer: Any = self.redis.xread({key: last}, count=200, block=int(block_s * 1000))
+            if not answer:
                 yield None
                 continue
-            last = entries[0][1][-1][0]
-            for _, fields in entries[0][1]:
+            entries = answer[0][1]
+            last = entries[-1][0]
+            for _, fields in entries:
                 event = Event.model_validate_json(fields["event"])
                 yield event
                 if event.kind == "job" and JobState(str(event.data["state"])).terminal:
                     return
 
 
-def problem(name_or_path: str | Path, *, backend: str = "cpu") -> ProblemSpec:
+def problem(name_or_path: str | Path, *, backend: Literal["cpu", "cuda"] = "cpu") -> ProblemSpec:
     """A built-in problem by name (T4) or any KernelBench-format file. Raises ProblemError with a hint."""
     return load_problem(str(name_or_path), backend=backend)
 
