@@ -37,6 +37,11 @@ class OperatorLog(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.seen: Counter[str] = Counter()
         self.foreign = 0
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """No: the wrapper that would do it imports a second's worth of torch._dynamo."""
+        return False
+
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Count, then run the operator as it is."""
         if func.namespace not in ("aten", "prim", "prims"):

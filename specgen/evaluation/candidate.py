@@ -22,6 +22,7 @@ import types
 from pathlib import Path
 from typing import Any
 
+from specgen.errors import SpecGenError
 from specgen.evaluation.feedback import CANDIDATE_FILE, cap, from_compiler, from_exception
 from specgen.evaluation.wire import Channel, Message, close_all, read_memory_file
 
@@ -62,10 +63,13 @@ class Failure(Exception):
 
 
 def _status_of(error: BaseException, otherwise: str) -> str:
-    from specgen.evaluation.build import BuildFailed, BuildTimeout, CompilerKilled
+    from specgen.evaluation.build import BuildFailed, BuildTimeout
 
-    known = {BuildFailed: "compile_error", BuildTimeout: "compile_timeout", CompilerKilled: "infra_error"}
-    for kind, status in known.items():
+    for kind, status in (
+        (BuildFailed, "compile_error"),
+        (BuildTimeout, "compile_timeout"),
+        (SpecGenError, "infra_error"),
+    ):
         if isinstance(error, kind):
             return status
     text = str(error)
@@ -163,12 +167,13 @@ class Harness:
     def time(self, message: Message, fds: list[int]) -> Message:
         """One forward, timed; outputs stay here until they are fetched."""
         del fds
-        self.last = None
         return {"ns": self._forward(message)}
 
     def fetch(self, message: Message, fds: list[int]) -> Message:
-        """The outputs of the last timed run."""
-        return self._hand_over(message, fds[0])
+        """The outputs of the last timed run; their memory goes back before the next is timed."""
+        answer = self._hand_over(message, fds[0])
+        self.last = None
+        return answer
 
     def null(self, message: Message, fds: list[int]) -> Message:
         """What a message costs: the same way there and back without a forward."""

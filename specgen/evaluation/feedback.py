@@ -58,8 +58,8 @@ def from_exception(error: BaseException, source: str, limit: int = LIMIT) -> str
             continue
         text = lines[frame.lineno - 1] if 0 < frame.lineno <= len(lines) else ""
         found.append(f"{CANDIDATE_FILE}:{frame.lineno} in {frame.name}\n    {text.strip()}")
-        if frame.colno is not None and frame.end_colno is not None and text.strip():
-            start = len(text[: frame.colno].lstrip()) if text[: frame.colno].strip() else 0
-            found.append("    " + " " * start + "^" * max(1, frame.end_colno - frame.colno))
+        start, end = frame.colno, frame.end_colno
+        if start is not None and end is not None and start < end <= len(text):
+            found.append("    " + " " * (start - len(text) + len(text.lstrip())) + "^" * min(40, end - start))
     message = "".join(traceback.format_exception_only(error)).strip()
     return cap("\n".join([*found[-12:], from_compiler(message, limit)]), limit)

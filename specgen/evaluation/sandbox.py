@@ -97,10 +97,10 @@ def command(walls: Walls, inner: list[str]) -> list[str]:
     else:
         args += ["--unshare-user", "--disable-userns", "--uid", "1000", "--gid", "1000"]
     args += _system()
-    for place in _python_trees():
+    trees = _python_trees() + ([str(walls.support)] if walls.support else [])
+    args += _traversable(trees)
+    for place in trees:
         args += ["--ro-bind", place, place]
-    if walls.support is not None:
-        args += ["--ro-bind", str(walls.support), str(walls.support)]
     args += ["--proc", "/proc", "--dev", "/dev"]
     if walls.backend == "cuda":
         args += _nvidia()
@@ -117,13 +117,14 @@ def command(walls: Walls, inner: list[str]) -> list[str]:
 
 
 def _system() -> list[str]:
-    args = ["--ro-bind", "/usr", "/usr"]
+    extra = ["/etc/ld.so.cache", "/etc/alternatives", "/sys/devices/system/cpu", "/opt/cuda"]
+    args = [*_traversable(extra), "--ro-bind", "/usr", "/usr"]
     for place in ("/bin", "/sbin", "/lib", "/lib32", "/lib64"):
         if os.path.islink(place):
             args += ["--symlink", os.readlink(place), place]
         elif os.path.isdir(place):
             args += ["--ro-bind", place, place]
-    for place in ("/etc/ld.so.cache", "/etc/alternatives", "/sys/devices/system/cpu", "/opt/cuda"):
+    for place in extra:
         args += ["--ro-bind-try", place, place]
     return args
 
@@ -134,6 +135,12 @@ def _python_trees() -> list[str]:
     wanted |= {str(Path(sys.executable).resolve().parent.parent)}
     inside = {place for place in wanted if place == "/usr" or place.startswith("/usr/")}
     return sorted(wanted - inside)
+
+
+def _traversable(places: list[str]) -> list[str]:
+    """bubblewrap makes missing parents with mode 0700: make them first, so that any uid can pass."""
+    parents = {str(parent) for place in places for parent in Path(place).parents} - {"/", "/usr"}
+    return [word for parent in sorted(parents, key=len) for word in ("--perms", "0755", "--dir", parent)]
 
 
 def _nvidia() -> list[str]:

@@ -54,10 +54,10 @@ def signed(inputs: list[Any], generator: torch.Generator) -> list[Any]:
     def change(leaf: torch.Tensor) -> torch.Tensor:
         if not continuous(leaf):
             return leaf
-        phase = torch.frac(leaf.double() * frequency + draw[2]).abs()
+        phase = torch.frac(leaf * frequency + draw[2]).abs()
         sign = torch.where(phase < 0.5, -1.0, 1.0)
         large = torch.where(torch.frac(phase * 37) < 0.02, 4.0, 1.0)
-        result: torch.Tensor = leaf.double() * sign * large * scale
+        result: torch.Tensor = leaf * (sign * large * scale)
         return result.to(leaf.dtype)
 
     return list(mapped(inputs, change))

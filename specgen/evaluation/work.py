@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch.utils.flop_counter import FlopCounterMode
+from torch.utils.flop_counter import flop_registry
 
 from specgen.evaluation.audit import OperatorLog
 from specgen.evaluation.reference import Reference
@@ -35,20 +35,22 @@ class Work:
         return self.input_bytes + self.output_bytes
 
 
-class _Counter(OperatorLog):
-    """Elementwise arithmetic, which torch's own counter leaves out: one per output (or reduced input) element."""
+class _Counter(OperatorLog):  # type: ignore[no-untyped-call]
+    """Arithmetic: torch's own formulas for products, else one per element of the largest argument or result."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.elements = 0
+        self.flops = 0.0
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Count and run."""
         before = self.seen.total()
         result = super().__torch_dispatch__(func, types, args, kwargs)
-        if self.seen.total() > before:
-            sizes = [leaf.numel() for leaf in (*leaves(list(args)), *leaves(result))]
-            self.elements += max(sizes, default=0)
+        formula = flop_registry.get(func.overloadpacket)
+        if formula is not None:
+            self.flops += float(formula(*args, **(kwargs or {}), out_val=result))
+        elif self.seen.total() > before:
+            self.flops += max((leaf.numel() for leaf in (*leaves(list(args)), *leaves(result))), default=0)
         return result
 
 
@@ -58,11 +60,12 @@ def _stored(value: Any) -> int:
 
 def measure(reference: Reference, trial: Trial) -> Work:
     """Run the reference once under counters."""
-    with FlopCounterMode(display=False) as flops, _Counter() as counter:  # type: ignore[no-untyped-call]
-        reference.forward(trial.inputs, trial.seed)
+    private = list(mapped(trial.inputs, torch.clone))
+    with _Counter() as counter:
+        reference.run(private, trial.seed)
     parameters = list(reference.state().values())
     return Work(
-        flops=float(flops.get_total_flops()) + counter.elements,
+        flops=counter.flops,
         operators=dict(counter.seen),
         input_bytes=_stored(trial.inputs) + _stored(parameters),
         output_bytes=_stored(trial.expected),

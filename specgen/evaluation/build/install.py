@@ -132,17 +132,22 @@ class _Attempt:
         scratch = self.builder.cache.scratch()
         try:
             compiled = facade.build(self.request, scratch, support, self.deadline)
-            # Loaded before it is kept: a library that does not load is stock's to judge.
-            module = self._load(compiled.library)
-        except (FacadeRefused, ImportError) as refused:
-            self.fallback = refused.reason if isinstance(refused, FacadeRefused) else f"it does not load: {refused}"
-            self.output = refused.output if isinstance(refused, FacadeRefused) else ""
+        except FacadeRefused as refused:
             shutil.rmtree(scratch, ignore_errors=True)
-            self.library = None
+            self.fallback, self.output = refused.reason, refused.output
             return None
+        except BaseException:
+            shutil.rmtree(scratch, ignore_errors=True)
+            raise
         self.made_by, self.output = "facade", compiled.output
-        self._keep(scratch, compiled.library)
-        return module
+        library = self._keep(scratch, compiled.library)
+        try:
+            return self._load(library)
+        except ImportError as error:  # stock decides whether that is the candidate's fault
+            shutil.rmtree(library.parent, ignore_errors=True)
+            self.made_by, self.library = "stock", None
+            self.fallback = f"it does not load with the façade: {error}"
+            return None
 
     def by_stock(self) -> ModuleType | str:
         scratch = self.builder.cache.scratch()
