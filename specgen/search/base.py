@@ -184,7 +184,7 @@ class SearchAlgorithm(Protocol):
         """All of the state, as JSON."""
 
     def load(self, state: Json) -> None:
-        """Take up what `dump` gave, perhaps in another process."""
+        """Take up what `dump` gave, perhaps in another process. None: the job is fresh."""
 
 
 def rng_for(seed: int, iteration: int) -> random.Random:

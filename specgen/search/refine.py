@@ -9,7 +9,9 @@ from __future__ import annotations
 import random
 
 from specgen.search.base import Context, Evaluated, History, IterationResult, Step, known
-from specgen.types import Json, Prompt
+from specgen.types import Json, Prompt, Status
+
+ANSWERS = (Status.NO_CODE.value, Status.NO_MODELNEW.value)
 
 
 class Refine:
@@ -18,7 +20,7 @@ class Refine:
     def __init__(self, window: int = 1) -> None:
         self.window = window
         self.turns: list[str] = []  # candidate ids, oldest first, at most `window`
-        self.note = ""  # what became of the last main generation where nothing was evaluated
+        self.note = ""  # what was wrong with the last answer itself: no_code, no_modelnew
 
     def select(self, history: History, rng: random.Random) -> Step:  # noqa: ARG002
         """From the latest kernel, valid or not; from scratch while there is none."""
@@ -37,7 +39,8 @@ class Refine:
     def update(self, result: IterationResult, history: History) -> None:  # noqa: ARG002
         """Go on from k*; where nothing was valid, from the failure; where there is not even code, from the same."""
         focus: Evaluated | None = result.focus()
-        self.note = "" if focus is not None else result.main_failure
+        told = result.chosen is None and result.main_failure in ANSWERS  # a broken stream is not the LLM's fault
+        self.note = result.main_failure if told else ""
         if focus is not None:
             turns = [turn for turn in self.turns if turn != focus.candidate_id]
             self.turns = [*turns, focus.candidate_id][-self.window :]

@@ -48,6 +48,16 @@ def test_refine_keeps_its_kernel_where_the_main_gave_no_code() -> None:
     assert search.select(history, rng_for(0, 4)).args == {"note": ""}
 
 
+def test_a_broken_stream_is_not_told_to_the_llm() -> None:
+    search, history = Refine(), History()
+    search.update(closed(main_failure="the model server broke off"), history)
+    step = search.select(history, rng_for(0, 2))
+    assert (step.kind, step.args) == ("seed", {"note": ""})
+    search.update(closed(main_failure="no_modelnew"), history)
+    prompt = asyncio.run(search.compose(search.select(history, rng_for(0, 3)), Desk(history)))
+    assert "(no_modelnew)" in prompt.user
+
+
 def test_refine_shows_as_many_kernels_as_its_window() -> None:
     search, history = Refine(window=3), History()
     entries = [evaluated(f"kernel_{n}", speedup=1.0 + n) for n in range(5)]
