@@ -42,7 +42,9 @@ _LETTERS = {
     "k": TriggerClass.KERNEL_BODY,
     "p": TriggerClass.PHRASE,
 }
-_TECHNIQUE_WORDS = re.compile(r"\b(?:tiles?|blocks?|threads?|warps?|shared memory|float4|unroll\w*|tensor cores?)\b", re.I)
+_TECHNIQUE_WORDS = re.compile(
+    r"\b(?:tiles?|blocks?|threads?|warps?|shared memory|float4|unroll\w*|tensor cores?)\b", re.I
+)
 _MARK = re.compile("\u27e6(-?)([dfkp])\u27e7")
 
 
@@ -154,7 +156,9 @@ def stretched(traces: list[Trace], size: int, *, filler: str = "") -> str:
     while length < size:
         for trace in traces:
             number += 1
-            pieces.append(f"Part {number}.\n" + re.sub(r"\b(\d\d+)\b", rf"\g<1>{number % 97}", trace.text) + "\n\n" + filler)
+            pieces.append(
+                f"Part {number}.\n" + re.sub(r"\b(\d\d+)\b", rf"\g<1>{number % 97}", trace.text) + "\n\n" + filler
+            )
             length += len(pieces[-1])
     return "".join(pieces)[:size]
 

@@ -73,7 +73,7 @@ class ModelProfile(Group):
     base_url: str = ""
     model: str = ""
     api_key: SecretStr = SecretStr("none")
-    dialect: Literal["auto", "deepseek", "vllm", "llamacpp", "generic"] = "auto"
+    dialect: Literal["auto", "deepseek", "vllm", "llamacpp", "specgen", "generic"] = "auto"
     temperature: float = 0.1
     first_token_timeout_s: float = 300.0
     token_timeout_s: float = 120.0

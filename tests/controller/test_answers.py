@@ -38,7 +38,9 @@ def block(code: str, tag: str = "python", fence: str = "```") -> str:
 
 
 def test_the_last_block_that_defines_the_model_wins() -> None:
-    answer = extract(f"A draft:\n{block(DRAFT)}\nBetter:\n{block(MODEL)}\nUse it so:\n{block('m = ModelNew()' + chr(10))}")
+    answer = extract(
+        f"A draft:\n{block(DRAFT)}\nBetter:\n{block(MODEL)}\nUse it so:\n{block('m = ModelNew()' + chr(10))}"
+    )
     assert answer == Answer(MODEL, None)
 
 

@@ -116,14 +116,14 @@ class Bodies:
                 if at < 2:
                     break
                 self._comment = False
-            token = _TOKEN.search(line, at)
-            if token is None:
+            mark = _TOKEN.search(line, at)
+            if mark is None:
                 break
-            at = token.end()
-            if token[0] == "/*":
+            at = mark.end()
+            if mark[0] == "/*":
                 self._comment = True
-            elif len(token[0]) == 1:
-                end = self._body_token(token[0]) if self.in_body else self._signature_token(token[0], line[start:at])
+            elif len(mark[0]) == 1:
+                end = self._body_token(mark[0]) if self.in_body else self._signature_token(mark[0], line[start:at])
                 if end:
                     self._complete(at, line, found)
                 if not self.active:
@@ -132,27 +132,27 @@ class Bodies:
             self._signature += line[start:]
         return -1
 
-    def _body_token(self, token: str) -> bool:
+    def _body_token(self, mark: str) -> bool:
         """True where the body is complete."""
-        if token == ";":
+        if mark == ";":
             self._statement = True
-        elif token in "{}":
-            self._depth += 1 if token == "{" else -1
+        elif mark in "{}":
+            self._depth += 1 if mark == "{" else -1
         return self._depth == 0
 
-    def _signature_token(self, token: str, text: str) -> bool:
+    def _signature_token(self, mark: str, text: str) -> bool:
         """Follow the signature up to its brace; always False (a signature completes nothing)."""
-        if token in "()":
-            self._paren += 1 if token == "(" else -1
-            self._groups += token == ")" and self._paren == 0
-        elif token == "{" and self._paren == 0 and self._groups:
+        if mark in "()":
+            self._paren += 1 if mark == "(" else -1
+            self._groups += mark == ")" and self._paren == 0
+        elif mark == "{" and self._paren == 0 and self._groups:
             self._signature += text[:-1]
             if self._is_kernel():
                 self._depth = 1
                 self._hash = hash(" ".join(self._signature.split()))
             else:
                 self.abandon()
-        elif token in "`{}" or (token == ";" and self._paren == 0) or self._paren < 0:
+        elif mark in "`{}" or (mark == ";" and self._paren == 0) or self._paren < 0:
             self.abandon()
         return False
 

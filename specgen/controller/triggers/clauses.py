@@ -21,12 +21,15 @@ _HARD: Final = (";", ".")
 
 _LEAD_IN = r"^\W*(?:(?:so|then|and|but|now|ok|okay|hmm|well|actually|also|alternatively|or),?\s+)*"
 _CONDITION = re.compile(
-    _LEAD_IN + r"(?:if|suppose|supposing|assum(?:e|ing)|imagine|what if|when|unless|whether|in case|even (?:if|with))\b"
+    _LEAD_IN + r"(?:if|suppose|supposing|assum(?:e|ing)|imagine|what if|when|unless|whether|in case|even (?:if"
+    r"|with))\b"
 )
 _VETO = re.compile(
-    r"\b(?:if|whether|unless|suppose|assum(?:e|es|ed|ing)|imagine|could|might|may|would|should|can|cannot|maybe|perhaps"
+    r"\b(?:if|whether|unless|suppose|assum(?:e|es|ed|ing)|imagine|could|might|may|would|should|can|cannot|maybe"
+    r"|perhaps"
     r"|possibly|probably|alternatively|alternatives?|consider(?:ing|ed)?|options?|optionally|what about|how about"
-    r"|try(?:ing)?|tried|test(?:ing|ed)?|e\.g|for (?:example|instance)|such as|say|(?:something|things?|looks|seems) like|like (?:a )?\d|instead of|(?:approach|variant|version) [a-d]|rather than|not"
+    r"|try(?:ing)?|tried|test(?:ing|ed)?|e\.g|for (?:example|instance)|such as|say|(?:something|things?|looks"
+    r"|seems) like|like (?:a )?\d|instead of|(?:approach|variant|version) [a-d]|rather than|not"
     r"|never|avoid|without|no|than|versus|vs|compare[ds]?|comparing|either|was|were|had|used|did|been"
     r"|previous(?:ly)?|prior|original(?:ly)?|existing|reference|baseline|earlier|before"
     r"|last (?:attempt|kernel|version|iteration|time|one|candidate|run)"
@@ -41,9 +44,11 @@ _PONDER = re.compile(
     r"|analy[sz]e|compare|understand|remember|note|wonder|double.check|read)\b"
 )
 _AFTER = re.compile(
-    r"\btoo (?:large|big|much|many|small|high|few|low|slow)\b|\bwon't\b|\bdoesn't (?:fit|work|divide|help)\b|\bexceeds?\b"
+    r"\btoo (?:large|big|much|many|small|high|few|low|slow)\b|\bwon't\b|\bdoesn't (?:fit|work|divide|help)\b"
+    r"|\bexceeds?\b"
     r"|\bwait\b|\bhmm\b|\boverkill\b|\bnot enough\b|\bscratch that\b|\bno good\b|\bor (?:maybe |perhaps )?\d"
-    r"|\bor (?:should|could|maybe|something)\b|\bif (?:possible|needed|necessary|it fits|that fits)\b|\bseems? (?:too|off|wrong)\b"
+    r"|\bor (?:should|could|maybe|something)\b|\bif (?:possible|needed|necessary|it fits|that fits)\b"
+    r"|\bseems? (?:too|off|wrong)\b"
 )
 
 _ADVERBS = r"(?:(?:just|simply|also|now|then|first|instead|therefore|thus|only|actually|again|definitely)\s+)*"
@@ -54,16 +59,20 @@ _COMMIT = re.compile(
     + r"(?:use|using|go|keep"
     r"|pick|choose|set|take|stick|start|make|have|do|adopt|apply|employ|fix|assign|launch|add|switch|move|settle|tile"
     r"|unroll|split|load|store|accumulate|process|parallelize|vectorize|stage|implement|write|leverage|target|define"
-    r"|block|give|cache|hold|run|put|be using|allocate|compute|prefetch|fuse|simplify|limit|increase|reduce|change|bump)\b"
-    r"|\b(?:i|we)\s+" + _ADVERBS + r"(?:choose|pick|use|set|launch|go with|assign|take|adopt|apply|stick with|settle on"
+    r"|block|give|cache|hold|run|put|be using|allocate|compute|prefetch|fuse|simplify|limit|increase|reduce"
+    r"|change|bump)\b"
+    r"|\b(?:i|we)\s+" + _ADVERBS + r"(?:choose|pick|use|set|launch|go with|assign|take|adopt|apply|stick with"
+    r"|settle on"
     r"|opt for|fix)\b|\b(?:going|go|stick|sticking|staying|stay|went|start|starting) with\b|\bsettl(?:e|ed|ing) on\b"
-    r"|\bopt(?:ing)? for\b|\bi(?:'ve| have) (?:decided|chosen|settled)\b|\b(?:final|chosen) (?:choice|config|configuration"
+    r"|\bopt(?:ing)? for\b|\bi(?:'ve| have) (?:decided|chosen|settled)\b|\b(?:final|chosen) (?:choice|config"
+    r"|configuration"
     r"|design|parameters|tile|block|values?)\b|\b(?:will be|is set to|are set to|set to|is fixed (?:at|to)|fixed at"
     r"|chosen as|will (?:use|have|handle|compute|process|load|own|launch|cover|produce|hold))\b|\bdecision\b"
 )
 _IMPERATIVE = re.compile(
     _LEAD_IN + r"(?:just |simply |please )?(?:use|set|choose|pick|launch|adopt|take|make|apply|assign|split|tile|load"
-    r"|store|accumulate|process|unroll|vectori[sz]e|employ|select|define|stage|keep|fix|go with|parallelize|declare)\b"
+    r"|store|accumulate|process|unroll|vectori[sz]e|employ|select|define|stage|keep|fix|go with|parallelize"
+    r"|declare)\b"
 )
 _WORKER = re.compile(
     _LEAD_IN
@@ -73,16 +82,21 @@ _WORKER = re.compile(
 )
 _VETO_BEHIND = re.compile(
     r"\b(?:if|whether|might|may|would|could|should|maybe|perhaps|than|versus|vs|compared|instead\?)\b"
-    r"|^\W*(?:\w+\s+){0,2}?(?:isn't|is not|aren't|are not|won't|wouldn't|doesn't|does not|can't|cannot|was|were|had|used)\b"
+    r"|^\W*(?:\w+\s+){0,2}?(?:isn't|is not|aren't|are not|won't|wouldn't|doesn't|does not|can't|cannot|was|were"
+    r"|had|used)\b"
 )
-_CONCLUDES = re.compile(r"^\W*(?:(?:ok|okay|so|thus|hence|then|decision|plan|config\w*|final\w*|design|launch|choice)\b[,: ]+)+")
+_CONCLUDES = re.compile(
+    r"^\W*(?:(?:ok|okay|so|thus|hence|then|decision|plan|config\w*|final\w*|design|launch|choice)\b[,: ]+)+"
+)
 _BARE_LEAD = re.compile(
     _LEAD_IN
     + r"(?:(?:#define|constexpr|const|static|int|unsigned|size_t|auto|dim3|where|final(?:ly)?|use|set|the|our|my"
-    r"|a|an|tile|block|grid|warp|thread|config|configuration|parameters?|sizes?|dims?|shape|choice|design|with)[,\s]+)*$"
+    r"|a|an|tile|block|grid|warp|thread|config|configuration|parameters?|sizes?|dims?|shape|choice|design"
+    r"|with)[,\s]+)*$"
 )
 _BARE_TAIL = re.compile(
-    r"^\W*(?:(?:threads?|warps?|per|block|blocks|tile|tiles|elements?|each|for|the|this|kernel|now|here|output|tl\.constexpr"
+    r"^\W*(?:(?:threads?|warps?|per|block|blocks|tile|tiles|elements?|each|for|the|this|kernel|now|here|output"
+    r"|tl\.constexpr"
     r"|constexpr|stages?|wide|floats?|bytes|total|of|a|x|y|z|m|n|k|dim|dimension|dimensions|sized?)\b\W*)*$"
 )
 _MAX_LEAD: Final = 160
@@ -131,12 +145,10 @@ def commits(low: str, site: Site, *, listed: bool) -> bool:
         return False
     if _COMMIT.search(low, wide, start) or _COMMIT.search(low, end, right) or _IMPERATIVE.match(low[left:end]):
         return True
-    if not technique and (
-        (", " in low[hard:start] and _IMPERATIVE.match(low[hard:left]))  # "use 64x64 tiles, 256 threads per block"
-        or _WORKER.match(low[hard:start])
-        or (opened_by == ":" and _WORKER.match(lead))
-    ):
+    if not technique and (_WORKER.match(low[hard:start]) or (opened_by == ":" and _WORKER.match(lead))):
         return True
+    if not technique and ", " in low[hard:start] and _IMPERATIVE.match(low[hard:left]):
+        return True  # the second of "use 64x64 tiles, 256 threads per block"
     if listed:
         return not technique or start - hard < 40
     if not (site.assignment or _CONCLUDES.match(low)) or technique:
@@ -148,15 +160,18 @@ _OPENER = r"^\W*(?:(?:hmm+|wait|no|nope|actually|but|oh|well|ok|okay|however|tho
 _OPENED = re.compile(r"^\W*(?:hmm+|wait|no|nope|actually|but|oh|however|ah)\b")
 _WITHDRAWN = re.compile(
     _OPENER + r"(?:scratch that|never ?mind|on second thou?ghts?|forget (?:that|it|this)|strike that"
-    r"|(?:that|this|it)(?:'s| is| would be| may be| might be)? (?:wrong|too|over|a lot|more than|bigger|larger|incorrect"
+    r"|(?:that|this|it)(?:'s| is| would be| may be| might be)? (?:wrong|too|over|a lot|more than|bigger|larger"
+    r"|incorrect"
     r"|bad|not (?:right|good|ideal|enough|possible|divisible|going)|wasteful|overkill)"
     r"|(?:that|this|it) (?:won't|wouldn't|doesn't|exceeds|can't|cannot|isn't|fails|breaks|uses too)"
     r"|let me (?:reconsider|rethink|re-think|redo|go back)|let's (?:not|reconsider|rethink)"
     r"|instead\b|maybe (?!that)|perhaps |i(?:'d| would) rather|rather,|not (?:quite|good|ideal)|or (?:rather|better))"
 )
 _DOUBTED = re.compile(
-    r"\b(?:instead|too (?:large|big|much|many|small|high|few|low|slow)|exceeds?|won't|wouldn't|doesn't (?:fit|work|divide)"
-    r"|not (?:enough|divisible|a multiple|possible|supported|work|fit|going to)|would be better|better to|should (?:be|use)"
+    r"\b(?:instead|too (?:large|big|much|many|small|high|few|low|slow)|exceeds?|won't|wouldn't|doesn't (?:fit"
+    r"|work|divide)"
+    r"|not (?:enough|divisible|a multiple|possible|supported|work|fit|going to)|would be better|better to"
+    r"|should (?:be|use)"
     r"|(?:let's|let me|i'll|we'll) (?:use|go|try|reconsider|rethink|change|switch|reduce|drop)|can't|cannot|out of"
     r"|overflow|spills?|wrong|mistake|wasteful|overkill|illegal)\b"
 )

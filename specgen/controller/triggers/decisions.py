@@ -1,7 +1,8 @@
 """Trigger class *decision*: a kernel-design value that the trace commits to (§6.1.1, class 1).
 
 Tile shapes and sizes, block dimensions, work per thread, stages, instructions and methods. Finds the values of a
-sentence, asks `clauses` whether its clause commits to them, and holds the trigger back until the next sentence (at most
+sentence, asks `clauses` whether its clause commits to them, and holds the trigger back until the next sentence
+    (at most
 200 characters of it) has not withdrawn it. A name that already has that value does not fire again.
 """
 
@@ -13,6 +14,7 @@ from typing import Final
 
 from specgen.controller.triggers import clauses
 from specgen.controller.triggers.clauses import Site
+from specgen.controller.triggers.units import word_set
 
 LOOKAHEAD: Final = 200
 """Characters after a commitment within which it may be withdrawn."""
@@ -21,15 +23,18 @@ _MEMORY: Final = 1024  # names whose value is remembered
 _NUMBER = r"\d{1,6}(?:\s?[x\u00d7*]\s?\d{1,6}){0,3}"
 _VALUE = rf"(?:dim3\s?)?[(\[{{]?\s?{_NUMBER}(?:\s?,\s?\d{{1,6}}){{0,3}}(?:\s?[)\]}}])?(?![\d.]*\d)(?![a-z%])"
 _DESIGN = re.compile(
-    r"block|tile|thread|warp|stage|unroll|vec|chunk|split|_per_|cta|smem|lane|elems|wave|items|group_?size|pipeline|stride_?k"
+    r"block|tile|thread|warp|stage|unroll|vec|chunk|split|_per_|cta|smem|lane|elems|wave|items|group_?size"
+    r"|pipeline|stride_?k"
     r"|^(?:b|t|w|bs|mma|wg|frag)_?[mnkxyc]\d?$|^(?:bs|bq|bkv|br|bc|rm|rn|nt|tpb|wpt|ept|vw|nwarps|tx|ty|pad)$|^grid"
 )
 _ASSIGNED = re.compile(
     rf"(?<![\w.])(?:#define\s+([a-z_]\w{{0,40}})\s+|([a-z_][\w.]{{0,40}})\s?(?::=|==?|:)\s?)({_VALUE})"
 )
 _NAMED = re.compile(
-    r"(?<!\w)((?:output |register |micro-?|macro-?|shared |warp |thread |vector |unroll )?(?:tiles?|blocks?|thread ?blocks?"
-    r"|warps?|chunks?|grid|vector|unroll(?:ing)?|work ?group|cta|pipeline|stages?|cluster)(?: ?tile)?(?:[ _-](?:size|shape"
+    r"(?<!\w)((?:output |register |micro-?|macro-?|shared |warp |thread |vector |unroll )?(?:tiles?|blocks?"
+    r"|thread ?blocks?"
+    r"|warps?|chunks?|grid|vector|unroll(?:ing)?|work ?group|cta|pipeline|stages?"
+    r"|cluster)(?: ?tile)?(?:[ _-](?:size|shape"
     r"|dim|dims|dimensions?|width|height|factor|depth|length|count|m|n|k))?s?)"
     rf"\s?(?:of|=|:|to|is|at|being|by|will be|as|->|\u2192)\s?(?:size )?({_VALUE})"
 )
@@ -41,42 +46,51 @@ _COUNTED = re.compile(
     r"(?= (?:per|each|in each|at a time|for each|/)))\b"
 )
 _OWNED = re.compile(
-    r"(?:thread|block|warp|cta|program|lane|worker)s?\s(?:will\s)?(?:computes?|handles?|process(?:es)?|owns?|loads?|covers?"
+    r"(?:thread|block|warp|cta|program|lane|worker)s?\s(?:will\s)?(?:computes?|handles?|process(?:es)?|owns?"
+    r"|loads?|covers?"
     rf"|produces?|writes?|stores?|takes?|reduces?|accumulates?|holds?)\s(?:an?\s|one\s)?({_NUMBER})(?=[ -](?:[a-z]+))"
 )
 _TECHNIQUE = re.compile(
     r"\b(float[248]|half2|u?int[24]|__ldg|wmma|wgmma|mma\.sync|mma|ldmatrix|cp\.async|tma|tensor cores?"
-    r"|__shfl_\w+|warp[ -]?(?:level )?(?:shuffles?|reductions?|primitives?)|shared[ -]memory tiling|double[ -]buffer(?:ing|ed)?"
-    r"|vectori[sz]ed (?:loads?|stores?|access(?:es)?|memory access(?:es)?)|fma|avx-?(?:2|512)\w*|_mm\d+_\w+|openmp|tf32|fp16|bf16"
+    r"|__shfl_\w+|warp[ -]?(?:level )?(?:shuffles?|reductions?|primitives?)|shared[ -]memory tiling"
+    r"|double[ -]buffer(?:ing|ed)?"
+    r"|vectori[sz]ed (?:loads?|stores?|access(?:es)?|memory access(?:es)?)|fma|avx-?(?:2|512)\w*|_mm\d+_\w+"
+    r"|openmp|tf32|fp16|bf16"
     r"|split-?k|stream-?k|persistent kernel|grid[ -]stride loops?|online softmax|register (?:blocking|tiling)"
     r"|loop unrolling|#pragma unroll|#pragma omp\b[\w ]{0,20}|atomicadd|tl\.dot|shared memory|cache blocking"
-    r"|async(?:hronous)? copies|swizzl(?:e|ing)|bank[- ]conflict padding|cooperative groups|warp speciali[sz]ation)(?!\w)"
+    r"|async(?:hronous)? copies|swizzl(?:e|ing)|bank[- ]conflict padding|cooperative groups"
+    r"|warp speciali[sz]ation)(?!\w)"
 )
 _ALTERNATIVE_BEFORE = re.compile(r"(?:\d\s?(?:or|/|vs\.?|to|-|\u2013)\s?|\b(?:or|vs\.?|between|either)\s)$")
 _ALTERNATIVE_AFTER = re.compile(
     r"\s?(?:[a-z]+ ){0,2}(?:or|vs\.?|versus|/)\s?(?:[a-z_]+\s?[=:]?\s?)?\(?\d|\s?/\s?\d|,\s?(?:\d+,?\s?)*or\b"
 )
 
-_NAMES: Final = frozenset(
-    """block blocks blocksize blockdim blk threadblock threadblocks tile tiles tiling tilesize subtile subtiles microtile
-    microtiles thread threads nthreads numthreads warp warps numwarps nwarps stage stages numstages unroll unrolled unrolling
-    vec vector chunk chunks chunksize cta ctas smem lane lanes elems items group grid griddim cluster clusters fragment
-    fragments program workgroup worker pipeline bm bn bk tm tn tk wm wn wk""".split()
+_NAMES: Final = word_set("""block blocks blocksize blockdim blk threadblock threadblocks tile tiles tiling
+    tilesize subtile subtiles microtile
+    microtiles thread threads nthreads numthreads warp warps numwarps nwarps stage stages numstages unroll
+    unrolled unrolling
+    vec vector chunk chunks chunksize cta ctas smem lane lanes elems items group grid griddim cluster clusters
+    fragment
+    fragments program workgroup worker pipeline bm bn bk tm tn tk wm wn wk""")
+_NUMBERED: Final = word_set(
+    "row rows column columns output outputs value values float floats element elements result"
+    " results channel channels item pixel pixels halfs per"
 )
-_NUMBERED: Final = frozenset("row rows column columns output outputs value values float floats element elements result"
-                             " results channel channels item pixel pixels halfs per".split())  # fmt: skip
-_METHODS: Final = frozenset(
-    """float2 float4 float8 half2 int2 int4 uint2 uint4 ldg wmma wgmma mma ldmatrix cp tma tensor shfl shuffle shuffles
-    reduction reductions primitives shared double buffer buffering buffered vectorized vectorised fma avx avx2 avx512 avx512f
-    mm256 mm512 openmp tf32 fp16 bf16 splitk split streamk stream persistent stride softmax register unrolling unroll pragma
-    atomicadd tl blocking async asynchronous swizzle swizzling conflict cooperative specialization specialisation""".split()
-)
-_ADOPTING: Final = frozenset(
-    """ll will let lets us going decide decided deciding plan want choose pick use using set go stick sticking stay staying
-    went start starting settle settled settling opt opting final chosen fixed launch adopt take make apply assign split tile
-    load store accumulate process unroll vectorize vectorise employ select define stage keep fix parallelize declare each
-    every one single decision size sizes shape dims dim dimensions width height factor depth i we""".split()
-)
+_METHODS: Final = word_set("""float2 float4 float8 half2 int2 int4 uint2 uint4 ldg wmma wgmma mma ldmatrix cp tma
+    tensor shfl shuffle shuffles
+    reduction reductions primitives shared double buffer buffering buffered vectorized vectorised fma avx avx2
+    avx512 avx512f
+    mm256 mm512 openmp tf32 fp16 bf16 splitk split streamk stream persistent stride softmax register unrolling
+    unroll pragma
+    atomicadd tl blocking async asynchronous swizzle swizzling conflict cooperative specialization specialisation""")
+_ADOPTING: Final = word_set("""ll will let lets us going decide decided deciding plan want choose pick use using
+    set go stick sticking stay staying
+    went start starting settle settled settling opt opting final chosen fixed launch adopt take make apply assign
+    split tile
+    load store accumulate process unroll vectorize vectorise employ select define stage keep fix parallelize
+    declare each
+    every one single decision size sizes shape dims dim dimensions width height factor depth i we""")
 _DIGIT = re.compile(r"\d|two |four |eight |sixteen ")
 
 
@@ -117,7 +131,8 @@ class Decisions:
         return final
 
     def following(self, low: str) -> list[Commitment]:
-        """``low`` follows what waits: withdraw it, or return it as final. Blank text and "Hmm." decide nothing yet."""
+        """``low`` follows what waits: withdraw it, or return it as final. Blank text and "Hmm." decide nothing
+        yet."""
         seen = low[: self._left]
         self._left -= len(seen)
         if self._left > 0 and clauses.interjection(seen):
@@ -172,7 +187,9 @@ def _sites(text: str, words: set[str]) -> list[Site]:
                 if _DESIGN.search(name := match[1] or match[2]):
                     sites.append(Site(match.start(), match.end(), _key(name), _digits(match[3]), assignment=True))
         if named:
-            sites += [Site(m.start(), m.end(), _key(m[1]), _digits(m[2]), assignment=True) for m in _NAMED.finditer(text)]
+            sites += [
+                Site(m.start(), m.end(), _key(m[1]), _digits(m[2]), assignment=True) for m in _NAMED.finditer(text)
+            ]
             sites += [Site(m.start(1), m.end(), "work", _digits(m[1])) for m in _OWNED.finditer(text)]
         if named or not _NUMBERED.isdisjoint(words):
             sites += [Site(m.start(), m.end(), _key(m[2]), _digits(m[1])) for m in _COUNTED.finditer(text)]

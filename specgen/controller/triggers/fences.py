@@ -14,15 +14,19 @@ import zlib
 from dataclasses import dataclass
 from typing import Final
 
-NOT_CODE: Final = frozenset(
-    """text txt plaintext plain none output console log logs terminal stdout stderr markdown md mdx json jsonl json5
+from specgen.controller.triggers.units import word_set
+
+NOT_CODE: Final = word_set("""text txt plaintext plain none output console log logs terminal stdout stderr
+    markdown md mdx json jsonl json5
     yaml yml toml ini cfg csv tsv xml html diff patch bash sh shell zsh fish powershell ps1 bat cmd shellsession
-    latex tex math mermaid dot graphviz ascii pseudo pseudocode algorithm traceback error""".split()
-)
+    latex tex math mermaid dot graphviz ascii pseudo pseudocode algorithm traceback error""")
 _MARKDOWN: Final = frozenset({"markdown", "md", "mdx"})
 _DEPTH: Final = 8
 
-_OPEN = re.compile(r"[ \t>]*(?:(?:[-*+]|\d{1,2}[.)])[ \t]+)?(`{3,}|~{3,})[ \t]*\{?\.?([A-Za-z][\w+#.-]*)?[^`\n]*\n?\Z")
+_OPEN = re.compile(
+    r"[ \t>]*(?:(?:[-*+]|\d{1,2}[.)])[ \t]+)?(`{3,}"
+    r"|~{3,})[ \t]*\{?\.?([A-Za-z][\w+#.-]*)?[^`\n]*\n?\Z"
+)
 _OPEN_LATE = re.compile(r"(`{3,})([A-Za-z][\w+#.-]*)[ \t]*\n\Z")
 
 

@@ -8,32 +8,41 @@ from __future__ import annotations
 
 import re
 
+from specgen.controller.triggers.units import word_set
+
 _ADVERBS = (
-    r"(?:(?:now|just|also|first|then|actually|quickly|carefully|finally|simply|try(?:ing)? to|start by|begin by|go ahead"
+    r"(?:(?:now|just|also|first|then|actually|quickly|carefully|finally|simply|try(?:ing)? to|start by|begin by"
+    r"|go ahead"
     r" and|proceed to|move on to|get to|directly|fully|properly|start|begin|go|again|attempt to|at least)\s+)*"
 )
 _ANNOUNCE = (
-    r"(?:let me|let's|let us|i'll|i will|we'll|we will|i'm going to|i am going to|we're going to|time to|now to|i'm ready to"
+    r"(?:let me|let's|let us|i'll|i will|we'll|we will|i'm going to|i am going to|we're going to|time to|now to"
+    r"|i'm ready to"
     r"|ready to|i can now|we can now|now i can|i now|i'd better|now,? i|next,? i'll|i shall|going to|let's now)\s+"
 )
 _ALWAYS = (
-    r"(?:re-?)?implement(?:ing)?|(?:re-?)?cod(?:e|ing)(?: up| it| this)?|put(?:ting)? (?:it|this|everything|that|the pieces)"
+    r"(?:re-?)?implement(?:ing)?|(?:re-?)?cod(?:e|ing)(?: up| it| this)?|put(?:ting)? (?:it|this|everything|that"
+    r"|the pieces)"
     r" (?:all )?together|assembl(?:e|ing)"
 )
 _WRITE = (
     r"(?:re-?)?writ(?:e|ing)(?: out| up| down)?|draft(?:ing)?|sketch(?:ing)?(?: out)?|produc(?:e|ing)|creat(?:e|ing)"
-    r"|build(?:ing)?|compos(?:e|ing)|craft(?:ing)?|finali[sz](?:e|ing)|refin(?:e|ing)|restructur(?:e|ing)|refactor(?:ing)?"
+    r"|build(?:ing)?|compos(?:e|ing)|craft(?:ing)?|finali[sz](?:e|ing)|refin(?:e|ing)|restructur(?:e|ing)"
+    r"|refactor(?:ing)?"
     r"|redo(?:ing)?|redesign(?:ing)?|design(?:ing)?|develop(?:ing)?|structur(?:e|ing)|lay(?:ing)? out|outlin(?:e|ing)"
     r"|generat(?:e|ing)|complet(?:e|ing)|optimi[sz](?:e|ing)|provid(?:e|ing)|present|define|spell out|translate|turn"
 )
 _OBJECT = (
-    r"(?:kernels?|code|implementation|version|function|functions|solution|module|modelnew|class|cuda|triton|c\+\+|wrapper"
+    r"(?:kernels?|code|implementation|version|function|functions|solution|module|modelnew|class|cuda|triton|c\+\+"
+    r"|wrapper"
     r"|program|everything|plan|launcher|answer|approach|algorithm|body|loop|source|extension|design|pipeline|skeleton"
     r"|pseudo-?code|it|this|that|these|them)"
 )
 _NOT_THIS = (
-    r"(?:tests?|unit|scripts?|benchmarks?|report|summary|message|docs?|documentation|readme|comments?|file to|reproducer"
-    r"|email|list|table|notes?|plan file|commit|question|checks?|equations?|formulas?|expressions?|indices|proof|numbers"
+    r"(?:tests?|unit|scripts?|benchmarks?|report|summary|message|docs?|documentation|readme|comments?|file to"
+    r"|reproducer"
+    r"|email|list|table|notes?|plan file|commit|question|checks?|equations?|formulas?|expressions?|indices|proof"
+    r"|numbers"
     r"|dimensions|shapes|constraints|requirements|problem|steps? (?:of|by))"
 )
 _ACT = re.compile(
@@ -48,32 +57,38 @@ _HERE = re.compile(
     r"|strategy|algorithm|pseudo-?code)\b"
 )
 _PLAN = re.compile(
-    r"(?:^[\W\d]*|\b(?:my|the|so the|our|this|a)\s+)(?:(?:final|overall|implementation|optimi[sz]ation|kernel|new|revised"
-    r"|updated|high-level|basic|concrete|refined|complete|full|proposed|cuda|triton|c\+\+|design|general|detailed)\s+){0,3}"
+    r"(?:^[\W\d]*|\b(?:my|the|so the|our|this|a)\s+)(?:(?:final|overall|implementation|optimi[sz]ation|kernel|new"
+    r"|revised"
+    r"|updated|high-level|basic|concrete|refined|complete|full|proposed|cuda|triton|c\+\+|design|general"
+    r"|detailed)\s+){0,3}"
     r"(?:plan|strategy|approach|design|implementation|kernel|code|structure|algorithm)"
-    r"(?:\s+(?:is|is as follows|will be|would be|outline|design|summary|code|implementation|now|steps|structure))?\s?:\s*\Z"
+    r"(?:\s+(?:is|is as follows|will be|would be|outline|design|summary|code|implementation|now|steps"
+    r"|structure))?\s?:\s*\Z"
 )
 _VETO = re.compile(
-    r"\b(?:if|before|after|when|once|until|unless|whether|not|n't|never|think|thinking|wondering|could|would|should|might"
+    r"\b(?:if|before|after|when|once|until|unless|whether|not|n't|never|think|thinking|wondering|could|would"
+    r"|should|might"
     r"|may|maybe|perhaps|alternatively|instead of|without)\b[^.]{0,60}$"
 )
 _HERE_VETO = re.compile(
-    r"\b(?:problem|issue|reference|original|given|provided|existing|previous|pytorch|baseline|error|current|user's|naive"
+    r"\b(?:problem|issue|reference|original|given|provided|existing|previous|pytorch|baseline|error|current"
+    r"|user's|naive"
     r"|old|example|where|not)\b"
 )
-_VERBS = frozenset(
-    """implement implementing reimplement code coding recode put putting assemble assembling write writing rewrite rewriting
-    re draft drafting sketch sketching produce producing create creating build building compose composing craft crafting
-    finalize finalizing finalise refine refining restructure restructuring refactor refactoring redo redesign redesigning
-    design designing develop developing structure structuring lay laying outline outlining generate generating complete
-    completing optimize optimizing optimise provide providing present define spell translate turn""".split()
-)
-_CUES = frozenset("let lets ll will going time ready now i shall next".split())
-_HERE_CUES = frozenset("here heres below".split())
-_HEADS = frozenset(
-    """plan implementation code kernel kernels design approach solution version structure sketch skeleton outline strategy
-    algorithm pseudocode pseudo""".split()
-)
+_VERBS = word_set("""implement implementing reimplement code coding recode put putting assemble assembling write
+    writing rewrite rewriting
+    re draft drafting sketch sketching produce producing create creating build building compose composing craft
+    crafting
+    finalize finalizing finalise refine refining restructure restructuring refactor refactoring redo redesign
+    redesigning
+    design designing develop developing structure structuring lay laying outline outlining generate generating
+    complete
+    completing optimize optimizing optimise provide providing present define spell translate turn""")
+_CUES = word_set("let lets ll will going time ready now i shall next")
+_HERE_CUES = word_set("here heres below")
+_HEADS = word_set("""plan implementation code kernel kernels design approach solution version structure sketch
+    skeleton outline strategy
+    algorithm pseudocode pseudo""")
 
 
 def matters(words: set[str], low: str) -> bool:
@@ -84,7 +99,7 @@ def matters(words: set[str], low: str) -> bool:
 
 
 def find(low: str) -> tuple[int, int] | None:
-    """(start, end) of the announcement in a lower-cased sentence without marks of emphasis; None where there is none."""
+    """(start, end) of the announcement in a lower-cased sentence without marks of emphasis, or None."""
     if low.rstrip("\"')* \n").endswith("?"):
         return None
     return _act(low) or _here(low) or _plan(low)

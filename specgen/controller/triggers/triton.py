@@ -106,11 +106,11 @@ class Triton:
                 if at < 3:
                     return
                 self._quote = ""
-            token = _TOKEN.search(line, at)
-            if token is None:
+            mark = _TOKEN.search(line, at)
+            if mark is None:
                 return
-            at = token.end()
-            if token[0] in ('"""', "'''"):
-                self._quote = token[0]
-            elif len(token[0]) == 1:
-                self._brackets += 1 if token[0] in "([{" else -1
+            at = mark.end()
+            if mark[0] in ('"""', "'''"):
+                self._quote = mark[0]
+            elif len(mark[0]) == 1:
+                self._brackets += 1 if mark[0] in "([{" else -1

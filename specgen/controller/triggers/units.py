@@ -61,8 +61,8 @@ class Units:
         return self._give(end)
 
     def skip_lines(self, matters: Callable[[str], bool]) -> tuple[str, str] | None:
-        """The same for prose, where ``matters`` says it of a lower-cased line. A line that `next` would cut by length is
-        not skipped."""
+        """The same for prose, where ``matters`` says it of a lower-cased line. Stops at a line that `next` would cut by
+        its length."""
         end = self._start
         while end < self._lines:
             stop = self._low.find("\n", end, end + MAX_UNIT) + 1
@@ -102,6 +102,11 @@ def _is_list_mark(head: str) -> bool:
 def lower(text: str) -> str:
     """Lower-cased without change of length (one letter, a dotted capital I, would become two)."""
     return (text.replace("\u0130", "i") if "\u0130" in text else text).lower()
+
+
+def word_set(text: str) -> frozenset[str]:
+    """A vocabulary, written as one text."""
+    return frozenset(text.split())
 
 
 def words(low: str) -> set[str]:

@@ -1,0 +1,72 @@
+"""What is known of an LLM server, and usage as servers report it. The protocols themselves are in controller/ports.
+
+Not here: HTTP (`openai_compatible`), how a fork is asked for (`dialects`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final, Literal
+
+from specgen.types import Usage
+
+Dialect = Literal["deepseek", "vllm", "llamacpp", "specgen", "generic"]
+
+CHARS_PER_TOKEN: Final = 4
+"""Where a server reports no usage, tokens are counted as characters / 4, rounded up."""
+
+
+@dataclass(frozen=True)
+class Capabilities:
+    """What a server can do. ``why_not`` says in one line why it cannot be forked (empty where it can)."""
+
+    dialect: Dialect
+    model: str  # the name to send
+    models: tuple[str, ...] = ()  # what the server offers; empty where it does not tell
+    server: str = ""  # what it calls itself
+    why_not: str = ""
+
+    @property
+    def can_fork(self) -> bool:
+        """Can it continue from a given reasoning prefix?"""
+        return not self.why_not
+
+
+def count_tokens(chars: int) -> int:
+    """Tokens of a text of ``chars`` characters, as good as can be known without its tokenizer."""
+    return -(-chars // CHARS_PER_TOKEN)
+
+
+def read_usage(usage: Mapping[str, Any], timings: Mapping[str, Any] | None = None) -> Usage:
+    """Usage as any of the known servers writes it.
+
+    Cached tokens: `prompt_tokens_details.cached_tokens` (vLLM, SGLang, OpenAI, llama.cpp), `prompt_cache_hit_tokens`
+    (DeepSeek), `cached_tokens` (Moonshot), else llama.cpp's `timings.cache_n`.
+    """
+    prompt = _mapping(usage.get("prompt_tokens_details"))
+    completion = _mapping(usage.get("completion_tokens_details"))
+    return Usage(
+        prompt_tokens=_first(usage.get("prompt_tokens")),
+        cached_tokens=_first(
+            prompt.get("cached_tokens"),
+            usage.get("prompt_cache_hit_tokens"),
+            usage.get("cached_tokens"),
+            (timings or {}).get("cache_n"),
+        ),
+        reasoning_tokens=_first(completion.get("reasoning_tokens"), usage.get("reasoning_tokens")),
+        completion_tokens=_first(usage.get("completion_tokens")),
+        reported=True,
+    )
+
+
+def _mapping(value: object) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}
+
+
+def _first(*values: object) -> int:
+    """The first value that is a number above 0 (a server may fill one spelling with 0 or null and use another)."""
+    for value in values:
+        if isinstance(value, int | float) and value > 0:
+            return int(value)
+    return 0

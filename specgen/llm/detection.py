@@ -1,0 +1,99 @@
+"""Is the LLM usable as configured, and what can it do? Asked at submit time, before anything is paid (§5, step 1).
+
+One request, GET /v1/models. Not here: generations. A provider that hides its reasoning cannot be forked; that is said
+in `Capabilities.why_not`, not guessed around.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+from urllib.parse import urlsplit
+
+import openai
+
+from specgen.errors import ModelAccessError
+from specgen.llm import dialects, failures
+from specgen.llm.base import Capabilities, Dialect
+from specgen.llm.openai_compatible import OpenAICompatible, make_client
+from specgen.settings import ModelProfile
+
+_TIMEOUT_S: Final = 15.0
+_SHOWN: Final = 12
+
+
+async def detect(profile: ModelProfile) -> Capabilities:
+    """Ask the server for its models.
+
+    Raises ModelAccessError, with one line and a hint, where the address is missing or unreachable, the key is refused,
+    or the model is unknown (with the list of those that are known). Without a configured model the only one is taken.
+    """
+    if not profile.base_url:
+        raise ModelAccessError("the LLM profile has no base_url", "set SPECGEN_LLM__<profile>__BASE_URL")
+    if urlsplit(profile.base_url).scheme not in ("http", "https"):
+        raise ModelAccessError(f"base_url {failures.shown_url(profile.base_url)} is no http(s) address")
+    listed = await _models(profile)
+    names = tuple(name for name, _ in listed)
+    model = _choose(profile, names)
+    owner = next((owner for name, owner in listed if name == model), "")
+    host = urlsplit(profile.base_url).hostname or ""
+    dialect: Dialect = _dialect(owner, host) if profile.dialect == "auto" else profile.dialect
+    reason = dialects.why_not(dialect, owner or host)
+    if host == "api.openai.com":
+        reason = "OpenAI hides the reasoning of its models, so it cannot be continued; the job runs without speculation"
+    return Capabilities(dialect, model, names, owner or host, reason)
+
+
+async def connect(profile: ModelProfile) -> OpenAICompatible:
+    """`detect`, then the client."""
+    return OpenAICompatible(profile, await detect(profile))
+
+
+async def _models(profile: ModelProfile) -> list[tuple[str, str]]:
+    """(name, owned_by) of each model; empty where the server has no such list."""
+    where = failures.shown_url(profile.base_url)
+    client = make_client(profile, timeout_s=_TIMEOUT_S)
+    try:
+        page = await client.models.list()
+    except openai.NotFoundError:
+        return []
+    except openai.APIConnectionError as exc:
+        cause = exc.__cause__ if isinstance(exc.__cause__, Exception) else exc
+        raise ModelAccessError(
+            f"cannot reach the LLM at {where}: {failures.readable(cause, profile)}",
+            "check base_url, and that the server runs (`specgen model serve` starts the project's own)",
+        ) from None
+    except openai.APIStatusError as exc:
+        if failures.retryable(exc):
+            raise ModelAccessError(f"the LLM at {where} answers {exc.status_code}", "try again later") from None
+        raise failures.access_error(exc, profile) from None
+    except (openai.OpenAIError, ValueError) as exc:
+        raise _no_api(where, exc, profile) from None
+    finally:
+        await client.close()
+    data = getattr(page, "data", None)
+    if not isinstance(data, list):
+        raise ModelAccessError(f"{where} is no OpenAI-compatible API", "base_url usually ends in /v1")
+    return [(str(entry.id), str(getattr(entry, "owned_by", "") or "")) for entry in data]
+
+
+def _no_api(where: str, exc: Exception, profile: ModelProfile) -> ModelAccessError:
+    said = failures.readable(exc, profile)
+    return ModelAccessError(f"{where} is no OpenAI-compatible API: {said}", "base_url usually ends in /v1")
+
+
+def _choose(profile: ModelProfile, names: tuple[str, ...]) -> str:
+    offered = ", ".join(names[:_SHOWN]) + (f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else "")
+    if not profile.model:
+        if len(names) == 1:
+            return names[0]
+        raise ModelAccessError("the LLM profile names no model", f"it offers: {offered}" if names else "set model")
+    if names and profile.model not in names:
+        where = failures.shown_url(profile.base_url)
+        raise ModelAccessError(f"{where} has no model {profile.model!r}", f"it offers: {offered}")
+    return profile.model
+
+
+def _dialect(owner: str, host: str) -> Dialect:
+    if host == "deepseek.com" or host.endswith(".deepseek.com"):
+        return "deepseek"
+    return dialects.OWNERS.get(owner.lower(), "generic")

@@ -1,0 +1,95 @@
+"""How each kind of server is asked to continue from a reasoning prefix: P ⊕ π, then the kernel (§6.1).
+
+One builder per dialect; each turns (prompt, π) into the messages and extra fields of a chat request whose answer
+continues `PREFILL`. The text must be what the main generation has in the server's KV cache, else the prefix is computed
+again. Not here: sending it. docs/llm.md says which servers these were tried on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from specgen.llm.base import Dialect
+from specgen.types import Prompt
+
+PREFILL: Final = "```python\n"
+"""What a fork's answer continues: an opened code block, so that nothing but code comes next."""
+
+STOP: Final = "\n```"
+"""Ends a fork: the closing fence, at the beginning of a line (not a fence inside a docstring's line)."""
+
+
+@dataclass(frozen=True)
+class Request:
+    """The part of a chat request that differs between dialects. ``extra`` goes into the body as it is."""
+
+    messages: list[dict[str, Any]]
+    extra: dict[str, Any] = field(default_factory=dict)
+    stop: tuple[str, ...] = ()
+
+
+def messages(prompt: Prompt) -> list[dict[str, Any]]:
+    """P as chat messages."""
+    system = [{"role": "system", "content": prompt.system}] if prompt.system else []
+    return [*system, {"role": "user", "content": prompt.user}]
+
+
+def _deepseek(prompt: Prompt, prefix: str, _model: str) -> Request:
+    """DeepSeek's prefix completion (under the base path `/beta`)."""
+    assistant = {"role": "assistant", "content": PREFILL, "reasoning_content": prefix, "prefix": True}
+    return Request([*messages(prompt), assistant], {"thinking": {"type": "enabled"}}, (STOP,))
+
+
+def _specgen(prompt: Prompt, prefix: str, _model: str) -> Request:
+    """The project's own server: the same message, without DeepSeek's switch."""
+    assistant = {"role": "assistant", "content": PREFILL, "reasoning_content": prefix, "prefix": True}
+    return Request([*messages(prompt), assistant], {}, (STOP,))
+
+
+def _vllm(prompt: Prompt, prefix: str, model: str) -> Request:
+    """vLLM: continue the last message. Both names of the reasoning field are sent: templates read one of them.
+
+    Only Qwen's template needs thinking switched off to close it before the content; GLM's would add a marker to the
+    user's turn and miss the whole prefix.
+    """
+    assistant = {"role": "assistant", "reasoning": prefix, "reasoning_content": prefix, "content": PREFILL}
+    extra: dict[str, Any] = {"add_generation_prompt": False, "continue_final_message": True}
+    if "qwen" in model.lower():
+        extra["chat_template_kwargs"] = {"enable_thinking": False}
+    return Request([*messages(prompt), assistant], extra, (STOP,))
+
+
+def _llamacpp(prompt: Prompt, prefix: str, _model: str) -> Request:
+    """llama.cpp: a trailing assistant message is continued where its content is not empty; the answer repeats it."""
+    assistant = {"role": "assistant", "reasoning_content": prefix, "content": PREFILL}
+    return Request([*messages(prompt), assistant], {"cache_prompt": True}, (STOP,))
+
+
+FORKS: Final[dict[Dialect, Callable[[Prompt, str, str], Request]]] = {
+    "deepseek": _deepseek,
+    "vllm": _vllm,
+    "llamacpp": _llamacpp,
+    "specgen": _specgen,
+}
+"""The dialects that can be forked."""
+
+OWNERS: Final[dict[str, Dialect]] = {
+    "specgen": "specgen",
+    "vllm": "vllm",
+    "llamacpp": "llamacpp",
+    "deepseek": "deepseek",
+}
+"""`owned_by` in GET /v1/models -> dialect."""
+
+READS_REASONING_AS_CONTENT: Final[frozenset[Dialect]] = frozenset({"vllm"})
+"""Servers whose reasoning parser may file a fork's continuation under reasoning."""
+
+
+def why_not(dialect: Dialect, server: str) -> str:
+    """Why a dialect cannot be forked, in one line; empty where it can."""
+    if dialect in FORKS:
+        return ""
+    name = f"{server!r}" if server else "this server"
+    return f"{name} offers no known way to continue from a reasoning prefix; the job runs without speculation"
