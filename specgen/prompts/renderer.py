@@ -31,6 +31,7 @@ class Renderer:
     """Templates of ``user_dir`` (a path, or none), then the shipped ones. Thread-safe."""
 
     def __init__(self, user_dir: str | Path | None = None) -> None:
+        self._includes: dict[str, list[str]] = {}  # by source: parsing is what costs
         folders = [SHIPPED]
         if user_dir:
             folder = Path(user_dir).expanduser()
@@ -70,10 +71,16 @@ class Renderer:
         loader = self._environment.loader
         assert loader is not None, "given above"
         found[template] = loader.get_source(self._environment, template)[0]
-        for name in meta.find_referenced_templates(self._environment.parse(found[template])):
-            if name is not None and name not in found:  # None: the name is computed while rendering
+        for name in self._included(found[template]):
+            if name not in found:
                 self._sources(name, found)
         return found
+
+    def _included(self, source: str) -> list[str]:
+        if source not in self._includes:
+            names = meta.find_referenced_templates(self._environment.parse(source))
+            self._includes[source] = [name for name in names if name is not None]  # None: computed while rendering
+        return self._includes[source]
 
     @contextmanager
     def _explained(self, template: str) -> Iterator[None]:

@@ -200,3 +200,9 @@ def known(state: Json, **defaults: Json) -> dict[str, Json]:
     if not isinstance(state, dict) or set(state) != set(defaults):
         raise SettingsError("the stored state is another search algorithm's", "was the job's search changed?")
     return dict(state)
+
+
+def object_of(*keys: str) -> dict[str, Json]:
+    """The JSON schema of an object with these strings, and no others."""
+    strings: dict[str, Json] = {key: {"type": "string", "minLength": 1} for key in keys}
+    return {"type": "object", "properties": strings, "required": list(keys), "additionalProperties": False}

@@ -8,13 +8,22 @@ from importlib.metadata import entry_points
 from typing import cast
 
 from specgen.errors import SettingsError
+from specgen.search.alphaevolve import AlphaEvolve
 from specgen.search.base import SearchAlgorithm
 from specgen.search.best_of_n import BestOfN
+from specgen.search.cudaforge import CudaForge
+from specgen.search.kernelagent import KernelAgent
 from specgen.search.refine import Refine
 
 GROUP = "specgen.search"
 METHODS = ("select", "compose", "update", "dump", "load")
-BUILT_IN: dict[str, Callable[[], SearchAlgorithm]] = {"best_of_n": BestOfN, "refine": Refine}
+BUILT_IN: dict[str, Callable[[], SearchAlgorithm]] = {
+    "best_of_n": BestOfN,
+    "refine": Refine,
+    "cudaforge": CudaForge,
+    "kernelagent": KernelAgent,
+    "alphaevolve": AlphaEvolve,
+}
 
 
 def names() -> tuple[str, ...]:

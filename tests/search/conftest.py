@@ -6,27 +6,50 @@ import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+import jsonschema
+
 from specgen.prompts import CpuFacts, Renderer
 from specgen.search import Evaluated, History, IterationResult, Step
 from specgen.types import IterationReason, Json, Origin, ProblemSpec, Profile, Status, Timing
 
 PROBLEM = ProblemSpec(name="T4", source="class Model(nn.Module):\n    pass\n")
+RENDERER = Renderer()
 DEVICE = CpuFacts("Some CPU", 8, ("avx2", "fma"), 32, 1024, None)
 
 
 @dataclass
 class Desk:
-    """`Context`; no algorithm here asks an LLM role."""
+    """`Context` over the real templates. Roles answer whatever their schema allows, derived from the key; replies are
+    kept under it, as the engine keeps them. ``silent`` roles never give anything usable."""
 
     history: History = field(default_factory=History)
-    renderer: Renderer = field(default_factory=Renderer)
+    renderer: Renderer = RENDERER
     problem: ProblemSpec = PROBLEM
+    silent: bool = False
+    asked: dict[str, str] = field(default_factory=dict)  # key -> the role's prompt
+    replies: dict[str, Json] = field(default_factory=dict)
 
     def render(self, template: str, **variables: object) -> str:
         return self.renderer.render(template, problem=self.problem, device=DEVICE, **variables).text
 
     async def ask(self, role: str, key: str, template: str, schema: Mapping[str, Json], **variables: object) -> Json:
-        raise AssertionError(f"{role} was asked for {key}")
+        if key not in self.replies:
+            assert self.render("shared/role.md.j2", role=role)
+            self.asked[key] = self.render(template, **variables)
+            self.replies[key] = None if self.silent else example(schema, key)
+            if not self.silent:
+                jsonschema.validate(self.replies[key], schema)
+        return self.replies[key]
+
+
+def example(schema: Mapping[str, Json], seed: str) -> Json:
+    """Something that fits."""
+    match schema:
+        case {"type": "array", "items": dict(items), "minItems": int(number)}:
+            return [example(items, f"{seed}#{place}") for place in range(number)]
+        case {"type": "object", "properties": dict(properties)}:
+            return {key: f"{key} of {seed}" for key in properties}
+    raise AssertionError(schema)
 
 
 def timing(mean: float) -> Timing:
@@ -58,11 +81,15 @@ def evaluated(
 
 
 def closed(
-    *entries: Evaluated, chosen: Evaluated | None = None, iteration: int = 1, main_failure: str = ""
+    *entries: Evaluated,
+    chosen: Evaluated | None = None,
+    iteration: int = 1,
+    main_failure: str = "",
+    step: Step | None = None,
 ) -> IterationResult:
     return IterationResult(
         iteration,
-        Step("seed"),
+        step or Step("seed"),
         entries,
         chosen.candidate_id if chosen else None,
         IterationReason.MAIN,

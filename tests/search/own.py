@@ -1,4 +1,4 @@
-"""A user's own search algorithm, as docs/search.md shows it; and classes that are none."""
+"""A user's own search algorithm; and classes that are none."""
 
 from __future__ import annotations
 

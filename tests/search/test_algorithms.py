@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from specgen.search import STOP, Evaluated, History, SearchAlgorithm, Step, resolve, rng_for
+from specgen.search import STOP, Evaluated, History, SearchAlgorithm, Step, names, resolve, rng_for
 from specgen.search.refine import Refine
 from specgen.types import Json, Origin, Status
 from tests.search.conftest import Desk, closed, evaluated
 
-NAMES = ("refine", "best_of_n", "tests.search.own:FromTheBest")
+NAMES = (*names(), "tests.search.own:FromTheBest")
 
 
 def test_refine_starts_from_scratch_then_from_k_star() -> None:
@@ -118,7 +120,9 @@ def play(name: str, rounds: list[list[tuple[int, Status, bool]]], resume_at: fro
         ]
         entries = [_known(desk.history, entry) for entry in entries]
         valid = [entry for entry in entries if entry.valid]
-        result = closed(*entries, chosen=valid[-1] if valid else None, main_failure="" if entries else "no_code")
+        result = closed(
+            *entries, chosen=valid[-1] if valid else None, main_failure="" if entries else "no_code", step=step
+        )
         search.update(result, desk.history)
         seen.append(search.dump())
     return seen
@@ -137,8 +141,22 @@ def _resumed(name: str, state: Json) -> SearchAlgorithm:
 
 @pytest.mark.parametrize("name", NAMES)
 @settings(max_examples=25, deadline=None)
-@given(rounds=st.lists(outcomes, min_size=1, max_size=5), resume_at=st.frozensets(st.integers(0, 4)))
+@given(rounds=st.lists(outcomes, min_size=1, max_size=7), resume_at=st.frozensets(st.integers(0, 6)))
 def test_a_search_resumed_anywhere_is_the_same_search(
     name: str, rounds: list[list[tuple[int, Status, bool]]], resume_at: frozenset[int]
 ) -> None:
     assert play(name, rounds, resume_at) == play(name, rounds, frozenset())
+
+
+def test_the_example_of_the_docs_is_a_search_algorithm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = (Path(__file__).parents[2] / "docs" / "search.md").read_text()
+    (example,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    (tmp_path / "example_of_the_docs.py").write_text(example)
+    monkeypatch.syspath_prepend(tmp_path)
+    name = "example_of_the_docs:FromTheBest"
+    rounds = [[(n, Status.VALID, True)] for n in range(6)]
+    played = play(name, rounds, frozenset({1, 3}))
+    assert played == play("tests.search.own:FromTheBest", rounds, frozenset())
+    assert played[-1] is STOP
+    for built_in in names():
+        assert f"| `{built_in}`" in text
