@@ -38,8 +38,8 @@ broker_connection_retry_on_startup = True
 broker_connection_max_retries = None
 broker_channel_error_retry = True
 
-# the default exchange: no binding table in Redis, so none to lose
-task_queues = [Queue(name, Exchange(""), routing_key=name) for name in ("iterations", "validate", "profile")]
+# exchanges named as their queues: the transport needs no binding table for them, so there is none to lose
+task_queues = [Queue(name, Exchange(name), routing_key=name) for name in ("iterations", "validate", "profile")]
 task_default_queue = "iterations"
 task_create_missing_queues = True
 

@@ -24,7 +24,7 @@ from specgen.types import EvaluationRequest, EvaluationResult, Phase, Profile, S
 
 _PROGRAM = """
 import json, os, signal, sys, time
-order = json.loads(sys.stdin.readline())
+order = json.loads(sys.stdin.readline() or sys.exit())
 if order.get("ignore_sigterm"):
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
 if order.get("child"):

@@ -9,10 +9,12 @@ from importlib.util import find_spec
 
 from celery import Celery
 
+from specgen.scheduler.pool import Send
 from specgen.types import Json
 
 DEVICE_TASKS = ("workers.validation", "workers.profiling")
 ITERATION_TASKS = ("workers.iteration",)
+PUBLISH_RETRY = {"max_retries": 5, "interval_start": 0, "interval_step": 0.2, "interval_max": 1.0}
 # a device worker never imports what reads LLM keys or the database, and an iteration worker never runs a candidate
 _tasks = DEVICE_TASKS if os.environ.get("SPECGEN_WORKER") else ITERATION_TASKS
 
@@ -20,21 +22,28 @@ app = Celery("specgen", include=[name for name in _tasks if find_spec(name)])
 app.config_from_object("celeryconfig")
 
 
-def send_request(task_name: str, kwargs: dict[str, Json], queue: str, headers: dict[str, str], task_id: str) -> None:
-    """Enqueue a request: the ``send`` of `specgen.scheduler.pool.RedisPool`. Blocking, thread-safe.
+def sender(celery: Celery) -> Send:
+    """The ``send`` of `specgen.scheduler.pool.RedisPool`: enqueues a request. Blocking, thread-safe.
 
-    Raises ScopeClosed where the scope's boundary has passed. Celery shows ids of it, never a source.
+    Raises ScopeClosed where the scope's boundary has passed. Celery shows ids of a request, never its source.
     """
-    request = kwargs["request"]
-    assert isinstance(request, dict)
-    shown = {name: request.get(name) for name in ("job_id", "iteration", "candidate_id", "origin")}
-    app.send_task(
-        task_name,
-        kwargs=kwargs,
-        task_id=task_id,
-        queue=queue,
-        headers=headers,
-        argsrepr="()",
-        kwargsrepr=repr(shown),
-        retry_policy={"max_retries": 5, "interval_start": 0, "interval_step": 0.2, "interval_max": 1.0},
-    )
+
+    def send(task_name: str, kwargs: dict[str, Json], queue: str, headers: dict[str, str], task_id: str) -> None:
+        request = kwargs["request"]
+        assert isinstance(request, dict)
+        shown = {name: request.get(name) for name in ("job_id", "iteration", "candidate_id", "origin")}
+        celery.send_task(
+            task_name,
+            kwargs=kwargs,
+            task_id=task_id,
+            queue=queue,
+            headers=headers,
+            argsrepr="()",
+            kwargsrepr=repr(shown),
+            retry_policy=PUBLISH_RETRY,
+        )
+
+    return send
+
+
+send_request = sender(app)

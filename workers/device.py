@@ -18,6 +18,7 @@ import socket
 import threading
 from typing import Any
 
+import billiard.pool  # type: ignore[import-untyped]
 import redis
 import structlog
 from celery import bootsteps, signals
@@ -74,9 +75,10 @@ class Presence:
         threading.Thread(target=self._beat, name="heartbeat", daemon=True).start()
 
     def leave(self) -> None:
-        """This device is gone; its role stays."""
+        """This device is gone; its role stays, and what it was sent but never started goes back at once."""
         self._stop.set()
         try:
+            self.client.eval(script("register"), 0, *self.keys.args(self.name, UNACKED_INDEX))
             self.client.zrem(self.keys.devices, self.name)
         except redis.RedisError as exc:
             log.warning("not_unregistered", worker=self.name, error=str(exc))
@@ -173,6 +175,8 @@ def main(arguments: list[str] | None = None) -> None:
     PRESENCE = Presence(get_settings(), device)
     from workers.app import app
 
+    # a pool process that ends waits so long (tenths of a second, else 300) for its last message to be read
+    billiard.pool.GUARANTEE_MESSAGE_CONSUMPTION_RETRY_LIMIT = 20
     app.steps["consumer"].add(RoleStep)
     signals.worker_process_init.connect(lambda **_: _start_server(device), weak=False)
     signals.worker_process_shutdown.connect(lambda **_: _stop_server(), weak=False)

@@ -45,6 +45,7 @@ from specgen.scheduler.leases import HELD
 from specgen.types import Origin
 
 logger = get_logger("specgen.scheduler.transport")
+OWN_CONNECTIONS = 1024
 SETTLE_S = 1.0  # between two attempts at an acknowledgement that Redis did not take
 
 
@@ -57,7 +58,9 @@ class QoS(stock.QoS):
         super().__init__(channel, prefetch_count)
         self._lock = RLock()
         self._born = monotonic()
-        self.own = redis.Redis(connection_pool=channel._get_pool())  # acknowledgements outlive the channel
+        # acknowledgements outlive the channel, and may come from many threads at once
+        params = channel._connparams() | {"max_connections": OWN_CONNECTIONS}
+        self.own = redis.Redis(connection_pool=redis.ConnectionPool(**params))
 
     @contextmanager
     def pipe_or_acquire(self, pipe: Any = None, client: Any = None) -> Iterator[Any]:
@@ -160,8 +163,8 @@ class Channel(stock.Channel):
     # -------------------------------------------------------------------------------------------- enqueue
 
     def _lookup(self, exchange: str, routing_key: str, default: str | None = None) -> list[str]:
-        """Device queues need no binding table, so that a wiped Redis loses none."""
-        if routing_key in DEVICE_QUEUES:
+        """An exchange named as its queue needs no binding table, so that a wiped Redis loses no message."""
+        if routing_key in DEVICE_QUEUES or (routing_key and routing_key == exchange):
             return [routing_key]
         found: list[str] = super()._lookup(exchange, routing_key, default)
         return found
