@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Final
 from urllib.parse import urlsplit
 
+import httpx2
 import openai
 
 from specgen.errors import ModelAccessError
@@ -19,6 +20,7 @@ from specgen.settings import ModelProfile
 
 _TIMEOUT_S: Final = 15.0
 _SHOWN: Final = 12
+_NO_API: Final = "base_url usually ends in /v1"
 
 
 async def detect(profile: ModelProfile) -> Capabilities:
@@ -53,7 +55,7 @@ async def _models(profile: ModelProfile) -> list[tuple[str, str]]:
     where = failures.shown_url(profile.base_url)
     client = make_client(profile, timeout_s=_TIMEOUT_S)
     try:
-        page = await client.models.list()
+        answer = (await client.get("/models", cast_to=httpx2.Response)).json()
     except openai.NotFoundError:
         return []
     except openai.APIConnectionError as exc:
@@ -67,18 +69,15 @@ async def _models(profile: ModelProfile) -> list[tuple[str, str]]:
             raise ModelAccessError(f"the LLM at {where} answers {exc.status_code}", "try again later") from None
         raise failures.access_error(exc, profile) from None
     except (openai.OpenAIError, ValueError) as exc:
-        raise _no_api(where, exc, profile) from None
+        said = failures.readable(exc, profile)
+        raise ModelAccessError(f"{where} is no OpenAI-compatible API: {said}", _NO_API) from None
     finally:
         await client.close()
-    data = getattr(page, "data", None)
+    data = answer.get("data") if isinstance(answer, dict) else None
     if not isinstance(data, list):
-        raise ModelAccessError(f"{where} is no OpenAI-compatible API", "base_url usually ends in /v1")
-    return [(str(entry.id), str(getattr(entry, "owned_by", "") or "")) for entry in data]
-
-
-def _no_api(where: str, exc: Exception, profile: ModelProfile) -> ModelAccessError:
-    said = failures.readable(exc, profile)
-    return ModelAccessError(f"{where} is no OpenAI-compatible API: {said}", "base_url usually ends in /v1")
+        raise ModelAccessError(f"{where} is no OpenAI-compatible API", _NO_API)
+    entries = [entry for entry in data if isinstance(entry, dict) and entry.get("id")]
+    return [(str(entry["id"]), str(entry.get("owned_by") or "")) for entry in entries]
 
 
 def _choose(profile: ModelProfile, names: tuple[str, ...]) -> str:

@@ -78,8 +78,8 @@ def _partial(text: str, mark: str) -> int:
 class PrefillStripper:
     """Drops the opening fence where a server repeats the prefill at the beginning of its answer."""
 
-    _WHOLE = re.compile(r"\s*```(?:python|py)?[ \t]*\n")
-    _PART = re.compile(r"\s*(?:`{1,3}|```p|```py[ \t]*|```pyt|```pyth|```pytho|```python[ \t]*|```[ \t]*)?\Z")
+    _WHOLE = re.compile(r"\s{0,16}```(?:python|py)?[ \t]{0,16}\n")
+    _PART = re.compile(r"\s{0,16}(?:`{1,2}|```(?:p|pyt|pyth|pytho|(?:py|python)?[ \t]{0,16}))?\Z")
 
     def __init__(self) -> None:
         self._held = ""
@@ -90,7 +90,7 @@ class PrefillStripper:
         if not self._open:
             return text
         self._held += text
-        if len(self._held) < 64 and self._PART.match(self._held):
+        if self._PART.match(self._held):
             return ""
         return self.finish()
 
