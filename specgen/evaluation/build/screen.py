@@ -81,6 +81,7 @@ def prelude(source: str, *, cuda: bool) -> str:
     lines = ["#define SPECGEN_WITH_HALF 1"] if _HALF.search(code) else []
     if cuda and _CUBLAS.search(code):
         lines.append("#define SPECGEN_WITH_CUBLAS 1")
+    lines.append("#include <specgen/prelude.h>")  # before any declaration, or g++ cannot take it precompiled
     lines += [f"#include <{header}>" for header, pattern in _HEADER_PATTERNS if pattern.search(code)]
     if _INTRINSICS.search(code) and not cuda:
         lines.append("#include <immintrin.h>")

@@ -5,15 +5,7 @@
 // Everything lives in versioned inline namespaces and is hidden, so two candidates in one process never meet.
 #pragma once
 
-#include <algorithm>
-#include <cassert>
-#include <cfloat>
-#include <climits>
-#include <cmath>
-#include <cstdlib>
-#include <cstring>
-#include <numeric>
-#include <utility>
+#include <specgen/prelude.h>
 
 #ifdef __CUDACC__
 #include <cuda_runtime.h>
