@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import shutil
+import subprocess
+import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -129,3 +133,32 @@ def test_a_failing_migration_leaves_nothing(empty_url: str, monkeypatch: pytest.
     engine = create_engine(connect(empty_url).url)
     assert inspect(engine).get_table_names() == []
     engine.dispose()
+
+
+def test_an_installed_wheel_brings_its_migrations(tmp_path: Path) -> None:
+    """Given the package as a wheel lays it out, far from the checkout, I expect `migrate` to find specgen/_alembic."""
+    checkout, site = Path(__file__).parents[2], tmp_path / "site"
+    shutil.copytree(checkout / "specgen", site / "specgen", ignore=shutil.ignore_patterns("__pycache__"))
+    included = tomllib.loads((checkout / "pyproject.toml").read_text())["tool"]["hatch"]["build"]["targets"]["wheel"]
+    shutil.copytree(checkout / "alembic", site / included["force-include"]["alembic"])
+    program = (
+        "import specgen.store.migrations as m, sys; print(m.script_location()); m.migrate(sys.argv[1]);"
+        "m.check(m.connect(sys.argv[1]))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program, f"sqlite:///{tmp_path / 'x' / 'specgen.db'}"],
+        env={"PYTHONPATH": str(site), "PATH": "/usr/bin:/bin"},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() == str(site / "specgen" / "_alembic")
+
+
+def test_processes_that_migrate_at_once_wait_for_each_other(empty_url: str) -> None:
+    program = "import sys; from specgen.store import migrate; migrate(sys.argv[1])"
+    running_now = [subprocess.Popen([sys.executable, "-c", program, empty_url]) for _ in range(3)]
+    assert [process.wait(timeout=60) for process in running_now] == [0, 0, 0]
+    Store.open(empty_url).close()
