@@ -1,0 +1,151 @@
+"""Builds: the façade gives what stock gives, and where it cannot, stock decides. Real compilers, real torch."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+from torch.utils import cpp_extension
+
+from benchmarks.build_cases import SCALE, Case, Raises, outcome, same
+from benchmarks.build_more_cases import ALL_CASES
+from specgen.evaluation.build import BuildFailed, BuildLog, BuildTimeout, ensure_support, install
+
+pytestmark = pytest.mark.timeout(900)
+
+FAST = [case for case in ALL_CASES if case.route == "facade"]
+# Stock costs half a minute of CPU a source, so only these are compared here; `python -m benchmarks.build` does all.
+COMPARED = ("float_pointers", "checks")
+
+
+@pytest.fixture(scope="session")
+def support(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The support directory; kept between runs where SPECGEN_TEST_CACHE names a directory."""
+    given = os.environ.get("SPECGEN_TEST_CACHE")
+    return ensure_support(Path(given) if given else tmp_path_factory.mktemp("build-cache"))
+
+
+@pytest.fixture
+def original() -> Iterator[None]:
+    """torch's own functions are back after a test."""
+    before = cpp_extension.load_inline, cpp_extension.load
+    yield
+    cpp_extension.load_inline, cpp_extension.load = before
+
+
+def build(case: Case, cache: Path, support: Path | None, **options: Any) -> tuple[ModuleType, BuildLog]:
+    log = install(cache, mode="auto", support=support, **options)
+    return cpp_extension.load_inline(**case.arguments()), log
+
+
+def check(case: Case, module: ModuleType) -> None:
+    for index, call in enumerate(case.calls):
+        got = outcome(call, module)
+        if isinstance(call.expect, Raises):
+            assert isinstance(got, tuple), f"call {index} did not fail: {got}"
+            assert got[0] == call.expect.kind
+            assert call.expect.words in got[1]
+        else:
+            assert same(got, call.expect(), exactly=False), f"call {index}: {got}"
+
+
+@pytest.mark.parametrize("case", FAST, ids=lambda case: case.name)
+def test_the_facade_builds_it_and_it_behaves(case: Case, support: Path, tmp_path: Path, original: None) -> None:
+    module, log = build(case, tmp_path, support)
+    assert [(one.route, one.fallback) for one in log.builds] == [("facade", "")]
+    assert module.__name__ == f"case_{case.name}"
+    check(case, module)
+
+
+@pytest.mark.parametrize("name", COMPARED)
+def test_stock_gives_the_same_results_and_the_same_words(
+    name: str, support: Path, tmp_path: Path, original: None
+) -> None:
+    case = next(case for case in FAST if case.name == name)
+    fast, _ = build(case, tmp_path, support)
+    slow, log = build(case, tmp_path, None)
+    assert log.route == "stock"
+    for call in case.calls:
+        got, official = outcome(call, fast), outcome(call, slow)
+        if "INTERNAL ASSERT" in str(official):  # that message holds the file's position in the build directory
+            continue
+        assert same(got, official, exactly=True), f"{got} instead of {official}"
+
+
+def test_keyword_arguments_go_to_stock_without_an_attempt(support: Path, tmp_path: Path, original: None) -> None:
+    case = next(case for case in ALL_CASES if case.name == "keyword_arguments")
+    module, log = build(case, tmp_path, support)
+    assert (log.builds[0].route, log.builds[0].fallback) == ("stock", "keyword arguments")
+    check(case, module)
+
+
+def test_a_compile_error_is_stocks_with_the_candidates_own_lines(support: Path, tmp_path: Path, original: None) -> None:
+    case = next(case for case in ALL_CASES if case.name == "syntax_error")
+    log = install(tmp_path, mode="auto", support=support)
+    with pytest.raises(BuildFailed) as caught:
+        cpp_extension.load_inline(**case.arguments())
+    assert isinstance(caught.value, RuntimeError)
+    assert case.error in caught.value.message
+    assert "FAILED" in caught.value.message
+    assert log.failed
+    assert log.builds[0].fallback == "it does not compile with the façade"
+    assert list(tmp_path.iterdir()) == []  # nothing that could be taken for a finished build
+
+
+def test_a_second_process_reuses_the_library(support: Path, tmp_path: Path, original: None) -> None:
+    case = FAST[0]
+    _, first = build(case, tmp_path, support)
+    for path in [tmp_path, *tmp_path.rglob("*")]:
+        path.chmod(0o555)
+    try:
+        module, second = build(case, tmp_path, support)
+    finally:
+        for path in [tmp_path, *tmp_path.rglob("*")]:
+            path.chmod(0o755)
+    assert (second.route, second.builds[0].made_by) == ("cached", "facade")
+    assert second.builds[0].library == first.builds[0].library
+    check(case, module)
+
+
+def test_one_name_for_two_sources_gives_two_modules(support: Path, tmp_path: Path, original: None) -> None:
+    install(tmp_path, mode="auto", support=support)
+    made = [
+        cpp_extension.load_inline(name="same", cpp_sources=f"int f() {{ return {n}; }}", functions="f") for n in (1, 2)
+    ]
+    assert [module.f() for module in made] == [1, 2]
+    assert [module.__name__ for module in made] == ["same", "same"]
+
+
+def test_a_file_is_built_like_a_string(support: Path, tmp_path: Path, original: None) -> None:
+    (tmp_path / "factor.h").write_text("#define FACTOR 3\n")
+    source = tmp_path / "kernel.cpp"
+    source.write_text(
+        '#include <torch/extension.h>\n#include "factor.h"\n'
+        "torch::Tensor f(torch::Tensor x) { return x * FACTOR; }\n"
+        'PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) { m.def("f", &f); }\n'
+    )
+    log = install(tmp_path / "cache", mode="auto", support=support)
+    module = cpp_extension.load(name="from_file", sources=[str(source)])
+    assert log.route == "facade"
+    assert torch.equal(module.f(torch.ones(2)), torch.full((2,), 3.0))
+
+
+def test_a_build_that_takes_too_long_is_stopped(support: Path, tmp_path: Path, original: None) -> None:
+    install(tmp_path, mode="auto", support=support, timeout_s=0.05)
+    with pytest.raises(BuildTimeout, match=r"longer than 0\.05 s"):
+        cpp_extension.load_inline(name="slow", cpp_sources=SCALE, functions="scale")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_stock_leaves_torch_as_it_was(support: Path, tmp_path: Path, original: None) -> None:
+    before = cpp_extension._run_ninja_build, cpp_extension._import_module_from_library
+    log = install(tmp_path, mode="stock", support=support, timeout_s=0.2)
+    with pytest.raises(BuildTimeout):
+        cpp_extension.load_inline(name="slow", cpp_sources=SCALE, functions="scale")
+    assert (cpp_extension._run_ninja_build, cpp_extension._import_module_from_library) == before
+    assert log.builds[0].made_by == "stock"
