@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import statistics
 import time
 from pathlib import Path
 from typing import Any
@@ -80,16 +81,14 @@ class Assessment:
         if stored.is_file():
             fds.append(memory_file_of(stored.read_bytes()))
         mode = self.bench.spec.build if self.bench.support else "stock"
-        waited = time.monotonic()
-        self.lock.share()
-        self.peer.deadline += time.monotonic() - waited
+        budget = self.request.time_budget_s
         try:
-            budget = self.request.time_budget_s
-            self.peer.post("load", fds, mode=mode, support=self.bench.support, timeout_s=0.8 * budget)
-            prepared = self._prepare()
-            self._note_build(self.peer.answer(budget))
+            with self.lock.building() as waited:
+                self.peer.deadline += waited
+                self.peer.post("load", fds, mode=mode, support=self.bench.support, timeout_s=0.8 * budget)
+                prepared = self._prepare()
+                self._note_build(self.peer.answer_to_load(budget, self.lock))
         finally:
-            self.lock.release()
             close_all(fds)
         return prepared
 
@@ -223,11 +222,11 @@ class Assessment:
             achieved_gflop_s=work.flops / (candidate.mean_ms * 1e6),
             ceiling_gb_s=gb_s, ceiling_gflop_s=gflop_s,
             roofline="memory" if memory_bound else "compute",
-            counters=self._counters(),
+            counters=self._counters(window),
         )  # fmt: skip
         return fields
 
-    def _counters(self) -> dict[str, float | None]:
+    def _counters(self, window: Window) -> dict[str, float | None]:
         """What the kernel counts for the candidate's process; hardware counters are not open to us here."""
         pid = self.peer.pid
         peak, now = processes.status_field(pid, "VmHWM"), processes.status_field(pid, "VmRSS")
@@ -239,6 +238,11 @@ class Assessment:
             "minor_faults": float(faults) if faults is not None else None,
             "involuntary_switches": float(switches) if switches is not None else None,
             "message_cost_ms": self.cost_ms,
+            "wall_mean_ms": statistics.fmean(window.wall_ms),
+            "clock_gap_ms": statistics.median(window.gap_ms),
+            "outside_cpu_ms": window.outside_cpu_ms,
+            "fetch_cpu_ms": window.fetch_cpu_ms,
+            "fetch_allowed_ms": window.fetch_allowed_ms,
             "cycles": None,
             "instructions": None,
             "cache_misses": None,

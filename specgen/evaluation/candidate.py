@@ -31,13 +31,16 @@ _POISON = 1  # allocated bytes become 0xFE: floats of -1.7e38, never a plausible
 
 
 def restrict(config: Message) -> None:
-    """Resource limits, then give up root for good. RLIMIT_AS is left alone: device runtimes reserve address space."""
+    """Resource limits, then give up root for good.
+
+    RLIMIT_AS is left alone (device runtimes reserve address space), and so is RLIMIT_CPU: with it, the kernel
+    samples the process's CPU clock at timer ticks only, and that clock is what runs are timed by.
+    """
     limits = {
         resource.RLIMIT_CORE: 0,
         resource.RLIMIT_NOFILE: 1024,
         resource.RLIMIT_NPROC: int(config["processes"]),
         resource.RLIMIT_FSIZE: int(config["file_bytes"]),
-        resource.RLIMIT_CPU: int(config["cpu_s"]),
         resource.RLIMIT_MEMLOCK: 1 << 20,
     }
     if config["data_bytes"]:
@@ -84,10 +87,13 @@ def _status_of(error: BaseException, otherwise: str) -> str:
 class Harness:
     """The candidate's side of the protocol: one method per kind of message."""
 
-    def __init__(self, config: Message) -> None:
+    def __init__(self, config: Message, channel: Channel) -> None:
         import torch
 
         self.torch = torch
+        self.channel = channel
+        # The default generators alone: torch.manual_seed also looks for devices that are not there.
+        self.seed = torch.manual_seed if torch.cuda.is_available() else torch.default_generator.manual_seed
         self.config = config
         self.cache = Path(str(config["cache"]))
         self.source = ""
@@ -96,7 +102,7 @@ class Harness:
         self.log: Any = None
         self.slots: dict[int, list[Any]] = {}
         self.last: Any = None
-        self.clock = time.perf_counter_ns  # a reference taken before the candidate can patch it
+        self.clock = time.process_time_ns  # a reference taken before the candidate can patch it
         self.mallopt = ctypes.CDLL(None).mallopt
 
     def load(self, message: Message, fds: list[int]) -> Message:
@@ -164,10 +170,11 @@ class Harness:
             self.mallopt(_M_PERTURB, 0)
         return self._hand_over(message, fds[0]) | {"calls": calls}
 
-    def time(self, message: Message, fds: list[int]) -> Message:
-        """One forward, timed; outputs stay here until they are fetched."""
+    def time(self, message: Message, fds: list[int]) -> None:
+        """One forward at the judge's starting shot, timed; outputs stay here until they are fetched."""
         del fds
-        return {"ns": self._forward(message)}
+        self._armed(message)
+        self.channel.finish(message["n"], self._forward(message))
 
     def fetch(self, message: Message, fds: list[int]) -> Message:
         """The outputs of the last timed run; their memory goes back before the next is timed."""
@@ -175,11 +182,20 @@ class Harness:
         self.last = None
         return answer
 
-    def null(self, message: Message, fds: list[int]) -> Message:
-        """What a message costs: the same way there and back without a forward."""
-        del message, fds
-        start = self.clock()
-        return {"ns": self.clock() - start}
+    def null(self, message: Message, fds: list[int]) -> None:
+        """What a timed run costs around its forward: the same way without one."""
+        del fds
+        self._armed(message)
+        self.seed(message["seed"])
+        with self.torch.no_grad():
+            start = self.clock()
+            spent = self.clock() - start
+        self.channel.finish(message["n"], spent)
+
+    def _armed(self, message: Message) -> None:
+        """Say that the message is understood, then wait for the shot: inputs are renewed in between."""
+        self.channel.send({"n": message["n"], "armed": True})
+        self.channel.sock.recv(16)
 
     def pack(self, message: Message, fds: list[int]) -> Message:
         """The build products as a tar in the judge's memory file, for this candidate's next sandbox."""
@@ -193,19 +209,15 @@ class Harness:
         unpack(fd, self.cache)
 
     def _forward(self, message: Message) -> int:
-        torch = self.torch
         inputs = self.slots[message["slot"]]
-        torch.manual_seed(message["seed"])
-        gc.disable()
+        self.seed(message["seed"])
         try:
-            with torch.no_grad():
+            with self.torch.no_grad():
                 start = self.clock()
                 self.last = self.model(*inputs)
                 return self.clock() - start
         except BaseException as exc:
             raise self._failure(exc, "runtime_error") from exc
-        finally:
-            gc.enable()
 
     def _audited(self, message: Message) -> tuple[Message, int]:
         from specgen.evaluation.audit import Audit
@@ -292,7 +304,8 @@ def serve(channel: Channel, harness: Harness) -> None:
             answer = {"error": "out_of_memory", "text": "out of memory"}
         finally:
             close_all(fds)
-        channel.send({"n": message["n"], **answer})
+        if answer is not None:
+            channel.send({"n": message["n"], **answer})
 
 
 def main(config_text: str) -> None:
@@ -307,5 +320,7 @@ def main(config_text: str) -> None:
         torch.set_num_interop_threads(1)
     for name in ("audit", "build", "tensors", "archive"):  # imported now, while nobody waits
         importlib.import_module(f"specgen.evaluation.{name}")
+    gc.freeze()
+    gc.disable()  # a collection inside a timed run would be the interpreter's time, not the kernel's
     channel.send({"hello": torch.__version__})
-    serve(channel, Harness(config))
+    serve(channel, Harness(config, channel))

@@ -34,10 +34,15 @@ def _size_class(nbytes: int) -> int:
     return min(_LARGEST, max(_SMALLEST, nbytes.bit_length()))
 
 
-def _copy_gb_s(size_class: int) -> float:
+def _copy_at(size_class: int) -> float:
     count = (1 << size_class) // 8  # float32: half of the working set is read, half is written
     source, target = torch.ones(count), torch.empty(count)
     return 8 * count / _best_s(lambda: target.copy_(source), 0.02) / 1e9
+
+
+def copy_gb_s(nbytes: int) -> float:
+    """The bandwidth of a hot copy of about ``nbytes``, measured now."""
+    return _copy_at(_size_class(nbytes))
 
 
 def _gflop_s() -> float:
@@ -63,7 +68,7 @@ class Ceilings:
     def gb_s(self, nbytes: int) -> float:
         """Bytes per nanosecond of a hot copy whose reads and writes together are about ``nbytes``."""
         size_class = _size_class(nbytes)
-        return self._get(f"copy_2^{size_class}", lambda: _copy_gb_s(size_class))
+        return self._get(f"copy_2^{size_class}", lambda: _copy_at(size_class))
 
     def gflop_s(self) -> float:
         """Fp32 matrix products."""

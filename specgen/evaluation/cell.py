@@ -29,6 +29,7 @@ from specgen.types import EvaluationRequest, EvaluationResult, Status
 
 _START = "import sys; sys.path.insert(0, sys.argv[1]); from specgen.evaluation import zygote; zygote.main(sys.argv[2:])"
 _GIB = 1 << 30
+_OVERTIME_S = 180.0  # beyond a request's budget: the first support library, and waiting for other timed windows
 
 
 @dataclass(frozen=True)
@@ -168,7 +169,9 @@ class Cell:
         deadline = time.monotonic() + timeout_s
         while self._result is None and self._request is not None:
             left = max(0.0, deadline - time.monotonic())
-            if not self._read(left):
+            if time.time() > self._submitted_at + self._request.time_budget_s + _OVERTIME_S:
+                self._result = self._dead("the judge did not answer within the budget")
+            elif not self._read(left):
                 self._result = self._dead("the evaluation process ended without a result")
             elif left == 0.0:
                 break

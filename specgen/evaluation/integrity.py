@@ -51,7 +51,7 @@ def check_alone(peer: Peer, walled: bool) -> None:
 def check_window(window: Window) -> None:
     """No work outside the timed window, and a clock that agrees with the judge's. Raises Verdict."""
     runs = len(window.candidate_ms)
-    allowed = max(0.15 * runs, 0.03 * window.outside_wall_ms)
+    allowed = max(0.1 * runs, 0.01 * window.outside_wall_ms)
     if window.outside_cpu_ms > allowed:
         raise rejected(
             "work_outside_window", f"{window.outside_cpu_ms:.2f} ms of CPU time, allowed {allowed:.2f}",
@@ -63,7 +63,7 @@ def check_window(window: Window) -> None:
             "outputs were computed when they were read, not in forward",
         )  # fmt: skip
     gap = statistics.median(window.gap_ms)
-    if gap > max(0.1, 0.2 * statistics.median(window.candidate_ms)):
+    if gap > 0.3 + 0.3 * statistics.median(window.candidate_ms):
         raise rejected(
             "clock_disagrees", f"{gap:.3f} ms missing from the process's own clock", "the timer was tampered with"
         )

@@ -18,7 +18,7 @@ from typing import Any
 from specgen.evaluation import processes
 from specgen.evaluation.feedback import cap
 from specgen.evaluation.supervisor import Bench
-from specgen.evaluation.verdict import Verdict, rejected
+from specgen.evaluation.verdict import HostLock, Verdict, rejected
 from specgen.evaluation.wire import Message, ProtocolError
 from specgen.types import Status
 
@@ -79,9 +79,32 @@ class Peer:
             raise self._reported(message)
         return message
 
+    def answer_to_load(self, timeout_s: float, lock: HostLock) -> Message:
+        """The answer to ``load``, giving way to timed windows of other devices while the candidate builds."""
+        end = time.monotonic() + timeout_s
+        while not select.select([self.channel.sock], [], [], 0.05)[0]:
+            lost = lock.give_way(self._pause)
+            end += lost
+            self.deadline += lost
+            if time.monotonic() >= min(end, self.deadline):
+                break
+        return self.answer(max(0.001, end - time.monotonic()))
+
+    def _pause(self, stop: bool) -> None:
+        for pid in (self.pid, *processes.descendants(self.pid)):
+            processes.kill(pid, signal.SIGSTOP if stop else signal.SIGCONT)
+
     def ask(self, do: str, timeout_s: float, fds: Sequence[int] = (), **fields: Any) -> Message:
         """Question and answer."""
         self.post(do, fds, **fields)
+        return self.answer(timeout_s)
+
+    def shoot(self, timeout_s: float) -> Message:
+        """Start the run that the last question armed, and take its answer."""
+        try:
+            self.channel.sock.send(b"go")
+        except OSError as exc:
+            raise self._died() from exc
         return self.answer(timeout_s)
 
     def _reported(self, message: Message) -> Verdict:

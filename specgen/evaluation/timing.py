@@ -1,9 +1,11 @@
-"""The timed runs (§8.1): reference and candidate interleaved, alone on the host, by the judge's clock.
+"""The timed runs (§8.1): reference and candidate interleaved, alone on the host, by the judge's clocks.
 
-Before every run the inputs are made new where that is cheap (a secret factor on every real-valued tensor), the
-reference runs on them in this process and the candidate in its own, and the outputs are compared afterwards: a
-remembered result is a wrong one. The candidate's CPU clock is read by the judge: work outside its own window shows.
-Not here: what the numbers mean (:mod:`specgen.evaluation.integrity`).
+A run's time is the CPU time that its process spent in it. A CPU device is one pinned core and one process, so this
+is the wall time of an undisturbed run, and a neighbour on a busy machine neither speeds up nor slows down a kernel.
+The judge reads the kernel's clock of the candidate's process from outside: the candidate's own word can only
+lengthen a time. Before every run the inputs are made new where that is cheap (a secret factor on every real-valued
+tensor) and every output is compared afterwards: a remembered result is a wrong one. CPU time outside the candidate's
+own window shows. Not here: what the numbers mean (:mod:`specgen.evaluation.integrity`).
 """
 
 from __future__ import annotations
@@ -12,7 +14,6 @@ import gc
 import random
 import statistics
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -28,7 +29,7 @@ from specgen.evaluation.verdict import Verdict, rejected
 from specgen.evaluation.wire import close_all
 from specgen.types import Status, Timing
 
-_SLACK_MS = 0.015
+_SLACK_MS = 0.1  # what waking up and answering costs at most beyond the calibrated cost of a message
 
 
 @dataclass
@@ -37,6 +38,7 @@ class Window:
 
     candidate_ms: list[float] = field(default_factory=list)
     reference_ms: list[float] = field(default_factory=list)
+    wall_ms: list[float] = field(default_factory=list)  # of the candidate's runs, messages included
     gap_ms: list[float] = field(default_factory=list)  # judge's clock - cost of a message - candidate's own clock
     outside_cpu_ms: float = 0.0  # candidate's CPU time while it should have been waiting
     outside_wall_ms: float = 0.0
@@ -55,14 +57,33 @@ def summary(times_ms: list[float]) -> Timing:
     )
 
 
-def message_cost_ms(peer: Peer, rounds: int = 30) -> float:
-    """The median cost of question and answer around a forward. Ask before the candidate's file is loaded."""
+def message_cost_ms(peer: Peer, rounds: int = 24) -> float:
+    """The median CPU time that question and answer cost the harness, its caches cold as they are after a reference run.
+
+    Ask before the candidate's file is loaded: later it could make messages look expensive.
+    """
     spent = []
+    eviction = torch.ones(1 << 21)
     for _ in range(rounds):
-        start = time.perf_counter()
         peer.ask("null", 30.0, seed=fresh_seed())
-        spent.append((time.perf_counter() - start) * 1e3)
+        eviction.add_(1)
+        start = processes.cpu_s(peer.pid)
+        peer.shoot(30.0)
+        spent.append((processes.cpu_s(peer.pid) - start) * 1e3)
     return statistics.median(spent[rounds // 3 :])
+
+
+@dataclass(frozen=True)
+class _Moment:
+    """The candidate's CPU clock and the wall clock, in seconds."""
+
+    cpu: float
+    wall: float
+
+    @classmethod
+    def now(cls, cpu: float) -> _Moment:
+        """With the CPU clock just read."""
+        return cls(cpu, time.perf_counter())
 
 
 class _Slot:
@@ -129,41 +150,44 @@ class TimedRuns:
 
         value = self.slots[0].trial.expected
         node, size = describe(value)
-        start = time.perf_counter()
+        start = time.process_time()
         for to, source in zip(leaves(build(node, map_file(self.receiver.fd, size))), leaves(value), strict=True):
             to.copy_(source)
-        return (time.perf_counter() - start) * 1e3
+        return (time.process_time() - start) * 1e3
 
     def _one(self, number: int, *, record: bool) -> None:
         slot = self.slots[number % len(self.slots)]
-        cpu, wall = self._cpu(), time.perf_counter()
-        slot.renew()
         seed = fresh_seed()
-        order: list[Callable[[], None]] = []
-        expected: list[Any] = []
-        times: dict[str, float] = {}
-
-        def reference() -> None:
-            start = time.perf_counter()
-            expected.append(self.reference.run(slot.shared, seed))
-            times["reference"] = (time.perf_counter() - start) * 1e3
-
-        def candidate() -> None:
-            times["outside_cpu"] = times.get("outside_cpu", 0.0) + self._cpu() - cpu
-            times["inside_from"] = self._cpu()
-            times["wall"], times["own"] = self._candidate(slot.number, seed)
-            times["inside_to"] = self._cpu()
-
-        order = [reference, candidate] if number % 2 else [candidate, reference]
-        for step in order:
-            step()
-        after = self._cpu()
-        times["outside_cpu"] += after - times["inside_to"]
-        outside_wall = time.perf_counter() - wall - times["wall"] / 1e3
-        outputs = self._fetch(slot, expected[0], seed)
+        self.peer.ask("time", self.limit_s, slot=slot.number, seed=seed)
+        begin = _Moment.now(self._cpu())
+        slot.renew()
+        expected: Any = None
+        if number % 2:
+            expected, reference_ms = self._reference(slot, seed)
+        before = _Moment.now(self._cpu())
+        own_ms = self._candidate()
+        after = _Moment.now(self._cpu())
+        if not number % 2:
+            expected, reference_ms = self._reference(slot, seed)
+        end = _Moment.now(self._cpu())
+        outputs = self._fetch(slot, seed)
+        fetched = self._cpu()
         if record:
-            self._record(times, outside_wall, self._cpu() - after)
-        self._compare(outputs, expected[0], slot, number)
+            window = self.window
+            by_judge = (after.cpu - before.cpu) * 1e3 - self.cost_ms
+            window.candidate_ms.append(max(own_ms, by_judge - _SLACK_MS - 0.1 * own_ms))
+            window.reference_ms.append(reference_ms)
+            window.gap_ms.append(by_judge - own_ms)
+            window.wall_ms.append((after.wall - before.wall) * 1e3)
+            window.outside_cpu_ms += (before.cpu - begin.cpu + end.cpu - after.cpu) * 1e3
+            window.outside_wall_ms += (before.wall - begin.wall + end.wall - after.wall) * 1e3
+            window.fetch_cpu_ms += (fetched - end.cpu) * 1e3
+        self._compare(outputs, expected, slot, number)
+
+    def _reference(self, slot: _Slot, seed: int) -> tuple[Any, float]:
+        start = time.process_time()
+        outputs = self.reference.run(slot.shared, seed)
+        return outputs, (time.process_time() - start) * 1e3
 
     def _cpu(self) -> float:
         try:
@@ -171,29 +195,17 @@ class TimedRuns:
         except OSError:
             return 0.0  # gone: the next question says how it died
 
-    def _candidate(self, slot: int, seed: int) -> tuple[float, float]:
-        start = time.perf_counter()
-        answer = self.peer.ask("time", self.limit_s, slot=slot, seed=seed)
-        wall_ms = (time.perf_counter() - start) * 1e3
-        own = answer.get("ns")
+    def _candidate(self) -> float:
+        own = self.peer.shoot(self.limit_s).get("ns")
         if type(own) is not int or own <= 0:
             raise rejected("impossible_time", f"{own!r} ns"[:40], "a run cannot take no time")
-        return wall_ms, own / 1e6
+        return own / 1e6
 
-    def _fetch(self, slot: _Slot, expected: Any, seed: int) -> Any:
+    def _fetch(self, slot: _Slot, seed: int) -> Any:
         answer = self.peer.ask(
             "fetch", self.limit_s, [self.receiver.fd], slot=slot.number, seed=seed, size=self.receiver.size
         )
-        return self.receiver.take(answer, expected)
-
-    def _record(self, times: dict[str, float], outside_wall_s: float, fetch_cpu_s: float) -> None:
-        by_judge = times["wall"] - self.cost_ms
-        self.window.candidate_ms.append(max(times["own"], by_judge - _SLACK_MS))
-        self.window.reference_ms.append(times["reference"])
-        self.window.gap_ms.append(by_judge - times["own"])
-        self.window.outside_cpu_ms += times["outside_cpu"] * 1e3
-        self.window.outside_wall_ms += outside_wall_s * 1e3
-        self.window.fetch_cpu_ms += fetch_cpu_s * 1e3
+        return self.receiver.take(answer, slot.trial.expected)
 
     def _compare(self, outputs: Any, expected: Any, slot: _Slot, number: int) -> None:
         trial = Trial(slot.trial.name, slot.shared, expected, 0, scaled=slot.trial.scaled)

@@ -7,7 +7,7 @@ import fcntl
 import os
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from specgen.types import Status
@@ -28,35 +28,64 @@ def rejected(rule: str, number: str, explanation: str) -> Verdict:
     return Verdict(Status.REJECTED, f"rejected by rule {rule} ({number}): {explanation}", f"{rule}: {number}")
 
 
-def lock_path() -> Path:
-    """One lock file per host."""
-    return Path(tempfile.gettempdir()) / "specgen-timing.lock"
+def _open(name: str) -> int:
+    previous = os.umask(0)
+    try:
+        return os.open(Path(tempfile.gettempdir()) / name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    finally:
+        os.umask(previous)
 
 
 class HostLock:
-    """Shared by builds, exclusive for timed windows; released by the kernel when its process dies."""
+    """Shared by builds, exclusive for timed windows, one per host; the kernel releases it when its process dies.
+
+    A window announces itself on a second file; a build that sees that pauses its sandbox and lets the window go
+    first, so that no window waits for a compiler.
+    """
 
     def __init__(self) -> None:
-        previous = os.umask(0)
+        self._fd = _open("specgen-timing.lock")
+        self._wanted = _open("specgen-window.lock")
+
+    @contextlib.contextmanager
+    def building(self) -> Iterator[float]:
+        """A build may run; yields the seconds it was waited for."""
+        start = time.monotonic()
+        self._share()
         try:
-            self._fd = os.open(lock_path(), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+            yield time.monotonic() - start
         finally:
-            os.umask(previous)
+            fcntl.flock(self._fd, fcntl.LOCK_UN)
 
-    def share(self) -> None:
-        """Take it for a build."""
+    def _share(self) -> None:
+        fcntl.flock(self._wanted, fcntl.LOCK_SH)  # behind every window that is waiting
         fcntl.flock(self._fd, fcntl.LOCK_SH)
+        fcntl.flock(self._wanted, fcntl.LOCK_UN)
 
-    def release(self) -> None:
-        """Give it back."""
-        fcntl.flock(self._fd, fcntl.LOCK_UN)
+    def give_way(self, pause: Callable[[bool], None]) -> float:
+        """Within :meth:`building`: if a window waits, pause, let it go first, resume. Returns the seconds lost."""
+        try:
+            fcntl.flock(self._wanted, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            start = time.monotonic()
+            pause(True)
+            try:
+                fcntl.flock(self._fd, fcntl.LOCK_UN)
+                self._share()
+            finally:
+                pause(False)
+            return time.monotonic() - start
+        fcntl.flock(self._wanted, fcntl.LOCK_UN)
+        return 0.0
 
     @contextlib.contextmanager
     def exclusive(self) -> Iterator[float]:
         """A timed window; yields the seconds it was waited for."""
         start = time.monotonic()
+        fcntl.flock(self._wanted, fcntl.LOCK_EX)
         fcntl.flock(self._fd, fcntl.LOCK_EX)
         try:
             yield time.monotonic() - start
         finally:
-            self.release()
+            fcntl.flock(self._fd, fcntl.LOCK_UN)
+            fcntl.flock(self._wanted, fcntl.LOCK_UN)

@@ -21,6 +21,7 @@ MAX_MESSAGE = 128 * 1024
 MAX_FRAME = 32 * 1024 * 1024
 _SEALS = fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK
 _CREDENTIALS = struct.Struct("iII")  # pid, uid, gid: struct ucred
+_FINISH = struct.Struct("<qq")  # no JSON object of an answer is 16 bytes long
 
 Message = dict[str, Any]
 
@@ -67,6 +68,10 @@ class Channel:
             raise ProtocolError(f"message of {len(data)} bytes")
         socket.send_fds(self.sock, [data], list(fds))
 
+    def finish(self, number: int, nanoseconds: int) -> None:
+        """The answer to a timed run: 16 bytes, so that saying it costs next to nothing."""
+        self.sock.send(_FINISH.pack(number, nanoseconds))
+
     def receive(self, timeout_s: float | None = None) -> tuple[Message, list[int]]:
         """The next message and its descriptors. Raises TimeoutError, EOFError (other side gone), ProtocolError."""
         self.sock.settimeout(timeout_s)
@@ -81,6 +86,9 @@ class Channel:
         if flags & (socket.MSG_TRUNC | socket.MSG_CTRUNC):
             close_all(fds)
             raise ProtocolError("message too long")
+        if len(data) == _FINISH.size:
+            number, nanoseconds = _FINISH.unpack(data)
+            return {"n": number, "ns": nanoseconds}, fds
         return decode(data), fds
 
     def _ancillary(self, ancillary: list[tuple[int, int, bytes]]) -> list[int]:

@@ -1,0 +1,110 @@
+"""Trying a problem before any job runs it: ``python -m specgen.evaluation.register PROBLEM`` prints one JSON object.
+
+The reference runs once in a process of its own, under a time limit; strawmen (zeros, the mean, a copy of an input)
+must be refused by its tolerance. :func:`register` is the call for the client and the CLI and imports no torch.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import specgen
+from specgen.errors import ProblemError
+from specgen.evaluation.problems import load_problem
+from specgen.types import ProblemSpec
+
+_START = "import sys; sys.path.insert(0, sys.argv[1]); from specgen.evaluation import register; register.serve()"
+
+
+@dataclass(frozen=True)
+class Registration:
+    """What one run of the reference showed. Bytes count every element once."""
+
+    name: str
+    sha256: str
+    backend: str
+    tolerance: float
+    reference_ms: float
+    input_bytes: int
+    output_bytes: int
+    peak_rss_mb: float
+    flops: float
+    floor_ms: float  # inputs read once and outputs written once, at this machine's copy bandwidth
+    outputs: list[str]  # such as "float32 [1024, 1024]"
+    distributions: int  # on how many kinds of inputs candidates will be tried
+    strawmen: list[str]  # strawmen that the tolerance accepts; empty is good
+    warnings: list[str]
+
+
+def register(problem: ProblemSpec, timeout_s: float = 120.0) -> Registration:
+    """Run the reference once in a subprocess. Raises ProblemError with one line and a hint."""
+    place = str(Path(specgen.__file__).resolve().parent.parent)
+    with tempfile.TemporaryDirectory(prefix="specgen-") as folder:
+        answer = Path(folder) / "answer.json"
+        try:
+            done = subprocess.run(
+                [sys.executable, "-c", _START, place, str(answer)],
+                input=problem.model_dump_json(), capture_output=True, text=True, timeout=timeout_s, check=False,
+            )  # fmt: skip
+        except subprocess.TimeoutExpired as exc:
+            raise ProblemError(
+                f"the reference did not finish within {timeout_s:g} s", "use smaller sizes or a longer limit"
+            ) from exc
+        if not answer.is_file():
+            last = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
+            raise ProblemError(f"the reference's process died: {last[:300]}", "does it fit into this machine's memory?")
+        report = json.loads(answer.read_text())
+    if "error" in report:
+        raise ProblemError(report["error"], report["hint"])
+    return Registration(**report)
+
+
+def serve() -> None:
+    """In the subprocess: the problem on standard input, the answer's path as an argument."""
+    problem = ProblemSpec.model_validate_json(sys.stdin.read())
+    try:
+        report: dict[str, Any] = asdict(examine(problem))
+    except ProblemError as exc:
+        report = {"error": exc.message, "hint": exc.hint}
+    Path(sys.argv[2]).write_text(json.dumps(report))
+
+
+def examine(problem: ProblemSpec) -> Registration:
+    """Run the reference here. Raises ProblemError."""
+    from specgen.evaluation.examine import examine_reference
+    from specgen.evaluation.verdict import Verdict
+
+    try:
+        return Registration(**examine_reference(problem))
+    except Verdict as verdict:
+        first = verdict.error.splitlines()[0]
+        raise ProblemError(
+            first, "check that get_inputs() fits forward() and get_init_inputs() fits Model()"
+        ) from verdict
+
+
+def main(argv: list[str] | None = None) -> int:
+    """The command. Exit code 2 and one line for a problem that cannot be used."""
+    parser = argparse.ArgumentParser(prog="python -m specgen.evaluation.register", description=__doc__)
+    parser.add_argument("problem", help="a built-in name, or the path of a KernelBench-format file")
+    parser.add_argument("--tolerance", type=float, default=None)
+    parser.add_argument("--timeout", type=float, default=120.0, help="seconds")
+    given = parser.parse_args(argv)
+    try:
+        registration = register(load_problem(given.problem, tolerance=given.tolerance), given.timeout)
+    except ProblemError as exc:
+        sys.stderr.write(f"{exc.message}{'. ' if exc.hint else ''}{exc.hint}\n")
+        return 2
+    sys.stdout.write(json.dumps(asdict(registration)) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
