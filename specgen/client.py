@@ -9,13 +9,13 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import redis
 from celery import Celery
 
 from specgen.controller import termination
-from specgen.errors import PoolUnavailable, SpecGenError, UserError
+from specgen.errors import PoolUnavailable, SettingsError, SpecGenError, UserError
 from specgen.evaluation.problems import load_problem
 from specgen.search import resolve as resolve_search
 from specgen.settings import Settings, get_settings
@@ -118,9 +118,13 @@ class Client:
                     return
 
 
-def problem(name_or_path: str | Path, *, backend: Literal["cpu", "cuda"] = "cpu") -> ProblemSpec:
-    """A built-in problem by name (T4) or any KernelBench-format file. Raises ProblemError with a hint."""
-    return load_problem(str(name_or_path), backend=backend)
+def problem(name_or_path: str | Path, *, backend: str = "cpu") -> ProblemSpec:
+    """A built-in problem by name (T4) or any KernelBench-format file. Raises ProblemError or SettingsError."""
+    if backend == "cuda":
+        return load_problem(str(name_or_path), "cuda")
+    if backend != "cpu":
+        raise SettingsError(f"no backend is called {backend!r}", "cpu or cuda")
+    return load_problem(str(name_or_path), "cpu")
 
 
 __all__ = ["BestKernel", "Client", "JobRecord", "JobSpec", "SpecGenError", "problem"]

@@ -87,17 +87,16 @@ class JobContext:
         prompt = Prompt(self.render("shared/role.md.j2", role=role), self.render(template, **variables))
         reply: Json = None
         for attempt in range(ROLE_ATTEMPTS):
-            async with self.model.main(prompt, seed=attempt, max_tokens=ROLE_TOKENS) as stream:
-                text = "".join([delta.text async for delta in stream if delta.kind == "content"])
+            answer = await self.model.complete(prompt, seed=attempt, max_tokens=ROLE_TOKENS, schema=schema)
             try:
-                fenced = FENCED.search(text)
-                reply = json.loads(fenced[1] if fenced else text)
+                fenced = FENCED.search(answer.text)
+                reply = json.loads(fenced[1] if fenced else answer.text)
                 jsonschema.validate(reply, schema)
                 break
             except (ValueError, jsonschema.ValidationError) as exc:
                 log.warning("role_reply_refused", role=role, key=key, attempt=attempt, error=str(exc)[:200])
                 reply = None
         saved = await asyncio.to_thread(
-            self.store.save_side_call, self.job.id, key, reply, stream.usage, token=self.token
+            self.store.save_side_call, self.job.id, key, reply, answer.usage, token=self.token
         )
         return saved.reply

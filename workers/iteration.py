@@ -25,7 +25,7 @@ from specgen.controller import termination
 from specgen.controller.evaluations import Evaluations
 from specgen.controller.loop import Iteration, IterationOutcome, IterationPlan
 from specgen.errors import InfrastructureError, SettingsError, StaleLease, UserError
-from specgen.llm import OpenAICompatible
+from specgen.llm import OpenAICompatible, connect
 from specgen.scheduler.pool import RedisPool
 from specgen.search import STOP, History, IterationResult, SearchAlgorithm, Step, resolve, rng_for
 from specgen.settings import ForkPolicy, ModelProfile, Settings, get_settings
@@ -170,7 +170,7 @@ class Runner:
         search = resolve(job.spec.search)
         search.load(closed[-1].search_state if closed else None)
         profile = self._profile(job)
-        model = await OpenAICompatible.open(profile)
+        model = await connect(profile)
         try:
             async with closing_pool(self.settings) as pool:
                 device = device_facts(await pool.view(), job.spec.problem.backend)

@@ -64,7 +64,7 @@ def worker_device(
 @worker.command("iterations")
 def worker_iterations(concurrency: Annotated[int, typer.Option(help="iterations at a time")] = 64) -> None:
     """Iterations of jobs: SpecController. Needs the database and the LLM profiles."""
-    arguments = ["-A", "workers.app", "worker", "-Q", "iterations", "--pool", "threads", "-n", "iterations@%h"]
+    arguments = ["-A", "workers.iteration", "worker", "-Q", "iterations", "--pool", "threads", "-n", "iterations@%h"]
     arguments += ["--concurrency", str(concurrency), "--without-gossip", "--without-mingle", "-l", "INFO"]
     _become("celery", *arguments)
 
@@ -81,6 +81,21 @@ def worker_scheduler() -> None:
 def model_serve(context: typer.Context) -> None:
     """An OpenAI-compatible server with the synthetic source (`--help` lists its options)."""
     _become("specgen.llm.server", *context.args)
+
+
+@app.command()
+def dashboard(
+    address: Annotated[str, typer.Option(envvar="FLOWER_ADDRESS", help="to bind")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(envvar="FLOWER_PORT", help="to bind")] = 5555,
+    basic_auth: Annotated[str, typer.Option(envvar="FLOWER_BASIC_AUTH", help="name:password")] = "",
+    home: Annotated[str, typer.Option(help="folder of the embedded system's state")] = "",
+) -> None:
+    """Flower: workers, tasks and queues, live."""
+    configure(home, "")
+    os.environ |= {"FLOWER_ADDRESS": address, "FLOWER_PORT": str(port)}
+    if basic_auth:
+        os.environ["FLOWER_BASIC_AUTH"] = basic_auth
+    _become("workers.dashboard")
 
 
 @app.command()

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -17,7 +19,8 @@ from specgen.client import Client, problem
 from specgen.controller import termination
 from specgen.errors import ModelAccessError, SettingsError, UserError
 from specgen.evaluation.register import register
-from specgen.llm import check_access
+from specgen.llm import detect
+from specgen.prompts import Renderer
 from specgen.report.table import job_table
 from specgen.runtime.stack import Stack, Synthetic
 from specgen.search import resolve as resolve_search
@@ -47,6 +50,7 @@ def run(
     backend: Annotated[str, typer.Option(help="cpu or cuda")] = "cpu",
     tolerance: Annotated[float, typer.Option(help="absolute and relative; 0: the problem's default")] = 0.0,
     token_budget: Annotated[int, typer.Option(help="end the job after that many tokens; 0: none")] = 0,
+    prompts: Annotated[str, typer.Option(help="folder of your own templates, looked up first")] = "",
     sandbox: Annotated[str, typer.Option(help="bubblewrap, or none (your own decision)")] = "",
     home: Annotated[str, typer.Option(help="folder of the embedded system's state")] = "",
     synthetic: Annotated[float, typer.Option(help="speed of the synthetic model server, instead of an LLM")] = 0.0,
@@ -55,8 +59,7 @@ def run(
     settings = configure(home, sandbox)
     resolve_search(search)
     termination.resolve(termination_name)
-    if backend not in ("cpu", "cuda"):
-        raise SettingsError(f"no backend is called {backend!r}", "cpu or cuda")
+    Renderer(prompts or None)
     task = problem(path, backend=backend)
     if tolerance:
         task = task.model_copy(update={"tolerance": tolerance})
@@ -74,6 +77,7 @@ def run(
         seed=seed,
         max_tokens=max_tokens,
         token_budget=token_budget or None,
+        prompt_dir=str(Path(prompts).resolve()) if prompts else "",
     )
     with _system(settings, access, Synthetic(synthetic, seed) if synthetic else None, backend) as client:
         _follow(client, client.submit(spec), settings)
@@ -137,9 +141,10 @@ def access_of(settings: Settings, name: str, base_url: str, model: str, api_key:
         raise ModelAccessError(
             "no LLM endpoint is set", "give --base-url and --model, or --synthetic 60 for the synthetic model server"
         )
-    told = check_access(profile)
-    console.print(f"LLM: {told}", markup=False)
-    return profile
+    seen = asyncio.run(detect(profile))
+    can = "forks the reasoning" if seen.can_fork else f"no speculation: {seen.why_not}"
+    console.print(f"LLM: {seen.model} at {profile.base_url} ({seen.dialect}): {can}", markup=False)
+    return profile.model_copy(update={"model": seen.model})
 
 
 @contextlib.contextmanager

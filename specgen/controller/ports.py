@@ -31,7 +31,9 @@ class Stream(Protocol):
 class Model(Protocol):
     """A reasoning LLM. Both calls raise ModelAccessError or ModelUnavailable when entered."""
 
-    can_fork: bool
+    @property
+    def can_fork(self) -> bool:
+        """Whether it can continue from a given reasoning prefix; without it an iteration does not speculate."""
 
     def main(self, prompt: Prompt, *, seed: int, max_tokens: int) -> AbstractAsyncContextManager[Stream]:
         """The main generation: reasons, then answers."""

@@ -18,8 +18,9 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def _die_with_parent() -> None:
-    """Between fork and exec: SIGTERM for us when the command is killed, so that nothing outlives it."""
-    _libc.prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+    """Between fork and exec: die with the command, however it dies. A worker that shut down warmly would wait for a
+    server that is gone."""
+    _libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 @dataclass

@@ -181,4 +181,6 @@ def test_a_side_role_gets_the_json_it_asks_for(example: str, count: int) -> None
     reply = json.loads(text(SOURCE, chat(said, 1), "content"))
     entries = reply if isinstance(reply, list) else [reply]
     assert len(entries) == count
+    schema = {"type": "json_schema", "json_schema": {"schema": {"properties": {"cause": {}, "fix": {}}}}}
+    assert set(json.loads(text(SOURCE, chat(messages("T4"), 1, response_format=schema), "content"))) == {"cause", "fix"}
     assert all(set(entry) == set(re.findall(r'"(\w+)":', example)) for entry in entries)

@@ -85,6 +85,7 @@ _VETO_BEHIND = re.compile(
     r"|^\W*(?:\w+\s+){0,2}?(?:isn't|is not|aren't|are not|won't|wouldn't|doesn't|does not|can't|cannot|was|were"
     r"|had|used)\b"
 )
+_SETTLED = re.compile(r" (?:[a-z]+ ){0,3}it is\s*[.!]?\s*$")  # "so 32x64 tiles it is."
 _CONCLUDES = re.compile(
     r"^\W*(?:(?:ok|okay|so|thus|hence|then|decision|plan|config\w*|final\w*|design|launch|choice)\b[,: ]+)+"
 )
@@ -97,7 +98,8 @@ _BARE_LEAD = re.compile(
 _BARE_TAIL = re.compile(
     r"^\W*(?:(?:threads?|warps?|per|block|blocks|tile|tiles|elements?|each|for|the|this|kernel|now|here|output"
     r"|tl\.constexpr"
-    r"|constexpr|stages?|wide|floats?|bytes|total|of|a|x|y|z|m|n|k|dim|dimension|dimensions|sized?)\b\W*)*$"
+    r"|constexpr|stages?|wide|floats?|bytes|total|of|a|x|y|z|m|n|k|dim|dimension|dimensions|sized?"
+    r"|\d+|rows?|columns?|outputs?|and)\b\W*)*$"
 )
 _MAX_LEAD: Final = 160
 
@@ -129,8 +131,9 @@ class Site:
     technique: bool = False
 
 
-def commits(low: str, site: Site, *, listed: bool) -> bool:
-    """Is the value adopted by its clause? ``listed``: the sentence is an item of a plan list.
+def commits(low: str, site: Site, *, listed: bool, after: Site | None = None) -> bool:
+    """Is the value adopted by its clause? ``listed``: the sentence is an item of a plan list; ``after``: the adopted
+    value before it in the sentence.
 
     A technique needs a verb of the writer's own, or to stand near the beginning of an item.
     """
@@ -141,10 +144,13 @@ def commits(low: str, site: Site, *, listed: bool) -> bool:
     if _CONDITION.match(low[hard:left]) or _VETO.search(low, wide, end) or _VETO_BEHIND.search(low, end, right):
         return False
     lead = low[left:start]
-    if _AFTER.search(low, end) or _PONDER.search(lead):
+    verb = _COMMIT.search(low, wide, start)
+    if _AFTER.search(low, end) or _PONDER.search(lead, max(0, verb.end() - left) if verb else 0):
         return False
-    if _COMMIT.search(low, wide, start) or _COMMIT.search(low, end, right) or _IMPERATIVE.match(low[left:end]):
+    if verb or _COMMIT.search(low, end, right) or _IMPERATIVE.match(low[left:end]) or _SETTLED.match(low, end):
         return True
+    if after is not None and not technique and low[after.end : left].strip() in (",", ", and", "and", "with", ", with"):
+        return _WORKER.match(lead) is not None or _BARE_LEAD.match(lead) is not None
     if not technique and (_WORKER.match(low[hard:start]) or (opened_by == ":" and _WORKER.match(lead))):
         return True
     if not technique and ", " in low[hard:start] and _IMPERATIVE.match(low[hard:left]):

@@ -51,7 +51,7 @@ _OWNED = re.compile(
     rf"|produces?|writes?|stores?|takes?|reduces?|accumulates?|holds?)\s(?:an?\s|one\s)?({_NUMBER})(?=[ -](?:[a-z]+))"
 )
 _TECHNIQUE = re.compile(
-    r"\b(float[248]|half2|u?int[24]|__ldg|wmma|wgmma|mma\.sync|mma|ldmatrix|cp\.async|tma|tensor cores?"
+    r"(?<!\w)(float[248]|half2|u?int[24]|__ldg|wmma|wgmma|mma\.sync|mma|ldmatrix|cp\.async|tma|tensor cores?"
     r"|__shfl_\w+|warp[ -]?(?:level )?(?:shuffles?|reductions?|primitives?)|shared[ -]memory tiling"
     r"|double[ -]buffer(?:ing|ed)?"
     r"|vectori[sz]ed (?:loads?|stores?|access(?:es)?|memory access(?:es)?)|fma|avx-?(?:2|512)\w*|_mm\d+_\w+"
@@ -63,7 +63,7 @@ _TECHNIQUE = re.compile(
 )
 _ALTERNATIVE_BEFORE = re.compile(r"(?:\d\s?(?:or|/|vs\.?|to|-|\u2013)\s?|\b(?:or|vs\.?|between|either)\s)$")
 _ALTERNATIVE_AFTER = re.compile(
-    r"\s?(?:[a-z]+ ){0,2}(?:or|vs\.?|versus|/)\s?(?:[a-z_]+\s?[=:]?\s?)?\(?\d|\s?/\s?\d|,\s?(?:\d+,?\s?)*or\b"
+    r"\s?(?:[a-z]+ ){0,2}(?:or|vs\.?|versus|/)\s?(?:[a-z_]+\s?[=:]?\s?)?\(?\d|\s?/\s?\d|,\s?(?:\d{1,6}(?:,\s?|\s))*or\b"
 )
 
 _NAMES: Final = word_set("""block blocks blocksize blockdim blk threadblock threadblocks tile tiles tiling
@@ -91,10 +91,12 @@ _ADOPTING: Final = word_set("""ll will let lets us going decide decided deciding
     load store accumulate process unroll vectorize vectorise employ select define stage keep fix parallelize
     declare each
     every one single decision size sizes shape dims dim dimensions width height factor depth i we""")
+VOCABULARY: Final = _NAMES | _METHODS
+"""Unless it holds one of these words, or an equals sign, a text commits to nothing."""
 _DIGIT = re.compile(r"\d|two |four |eight |sixteen ")
 
 
-def matters(words: set[str], low: str) -> bool:
+def matters(words: list[bytes], low: str) -> bool:
     """May a sentence or line with these words commit to anything? Cheap, and never wrongly no."""
     return "=" in low or not _NAMES.isdisjoint(words) or not _METHODS.isdisjoint(words)
 
@@ -121,7 +123,7 @@ class Decisions:
         """How many more characters may withdraw what waits; 0 where nothing does."""
         return self._left if self._waiting else 0
 
-    def sentence(self, unit: str, low: str, words: set[str], start: int, *, listed: bool) -> list[Commitment]:
+    def sentence(self, unit: str, low: str, words: list[bytes], start: int, *, listed: bool) -> list[Commitment]:
         """Read a sentence that begins at ``start``. Returns the commitments that are final now."""
         final = self.following(low) if self._waiting else []
         found = self._commitment(unit, low, words, start, listed=listed)
@@ -156,13 +158,16 @@ class Decisions:
             del self._values[next(iter(self._values))]
         return new
 
-    def _commitment(self, unit: str, low: str, words: set[str], start: int, *, listed: bool) -> Commitment | None:
+    def _commitment(self, unit: str, low: str, words: list[bytes], start: int, *, listed: bool) -> Commitment | None:
         if not listed and "=" not in low and _ADOPTING.isdisjoint(words):
             return None
         sites = _sites(low, words)
         if not sites or low.rstrip("\"')* \n").endswith("?"):
             return None
-        adopted = [site for site in sites if clauses.commits(low, site, listed=listed)]
+        adopted: list[Site] = []
+        for site in sorted(sites, key=lambda site: site.start):
+            if clauses.commits(low, site, listed=listed, after=adopted[-1] if adopted else None):
+                adopted.append(site)
         if not adopted:
             return None
         first, last = min(site.start for site in adopted), max(site.end for site in adopted)
@@ -177,7 +182,7 @@ def plain(low: str) -> str:
     return low.replace("\u2019", "'") if "\u2019" in low else low
 
 
-def _sites(text: str, words: set[str]) -> list[Site]:
+def _sites(text: str, words: list[bytes]) -> list[Site]:
     """The design values of a sentence, without those that are offered as alternatives."""
     sites: list[Site] = []
     named = not _NAMES.isdisjoint(words)

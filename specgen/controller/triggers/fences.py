@@ -14,12 +14,15 @@ import zlib
 from dataclasses import dataclass
 from typing import Final
 
-from specgen.controller.triggers.units import word_set
+NOT_CODE: Final = frozenset(
+    ["text", "txt", "plaintext", "plain", "none", "output", "console", "log", "logs", "terminal", "stdout", "stderr"]
+    + ["markdown", "md", "mdx", "json", "jsonl", "json5", "yaml", "yml", "toml", "ini", "cfg", "csv", "tsv", "xml"]
+    + ["html", "diff", "patch", "bash", "sh", "shell", "zsh", "fish", "powershell", "ps1", "bat", "cmd"]
+    + ["shellsession", "latex", "tex", "math", "mermaid", "dot", "graphviz", "ascii", "pseudo", "pseudocode"]
+    + ["algorithm", "traceback", "error"]
+)
+"""Tags of blocks that hold no program, or only commands."""
 
-NOT_CODE: Final = word_set("""text txt plaintext plain none output console log logs terminal stdout stderr
-    markdown md mdx json jsonl json5
-    yaml yml toml ini cfg csv tsv xml html diff patch bash sh shell zsh fish powershell ps1 bat cmd shellsession
-    latex tex math mermaid dot graphviz ascii pseudo pseudocode algorithm traceback error""")
 _MARKDOWN: Final = frozenset({"markdown", "md", "mdx"})
 _DEPTH: Final = 8
 

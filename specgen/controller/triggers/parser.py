@@ -15,7 +15,7 @@ from specgen.controller.triggers.bodies import Bodies
 from specgen.controller.triggers.decisions import Commitment, Decisions, plain
 from specgen.controller.triggers.fences import Fences
 from specgen.controller.triggers.triton import Triton
-from specgen.controller.triggers.units import Units, first_unit, words
+from specgen.controller.triggers.units import Units, first_unit, word_set, words
 from specgen.types import Trigger, TriggerClass
 
 ALL: Final = (TriggerClass.DECISION, TriggerClass.FENCE, TriggerClass.KERNEL_BODY, TriggerClass.PHRASE)
@@ -29,15 +29,18 @@ _NOT_A_PLAN = re.compile(
 
 _HOT_CODE = re.compile(r"```|~~~|__global__|@triton|::tensor|[(,]\n")
 _OPENS = ("(\n", ",\n")  # a line after which a signature may go on
-_HOT_WORDS = frozenset({"global", "triton", "tensor"})
+_KERNEL_WORDS = word_set("global triton tensor")
+_VOCABULARY = _KERNEL_WORDS | decisions.VOCABULARY | phrases.VOCABULARY
 
 
 def _matters(low: str) -> bool:
     """May this lower-cased line of prose hold anything that the four classes look for?"""
-    if "```" in low or "~~~" in low or low[-2:] in _OPENS:
+    if "```" in low or "~~~" in low or "=" in low or low[-2:] in _OPENS:
         return True
     found = words(low)
-    return decisions.matters(found, low) or phrases.matters(found, low) or not _HOT_WORDS.isdisjoint(found)
+    if _VOCABULARY.isdisjoint(found):
+        return False
+    return decisions.matters(found, low) or phrases.matters(found, low) or not _KERNEL_WORDS.isdisjoint(found)
 
 
 class TriggerParser:

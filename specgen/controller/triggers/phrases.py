@@ -64,6 +64,7 @@ _PLAN = re.compile(
     r"(?:plan|strategy|approach|design|implementation|kernel|code|structure|algorithm)"
     r"(?:\s+(?:is|is as follows|will be|would be|outline|design|summary|code|implementation|now|steps"
     r"|structure))?\s?:\s*\Z"
+    r"|\b(?:my|the) plan(?: now)?(?: is)?:"
 )
 _VETO = re.compile(
     r"\b(?:if|before|after|when|once|until|unless|whether|not|n't|never|think|thinking|wondering|could|would"
@@ -90,8 +91,11 @@ _HEADS = word_set("""plan implementation code kernel kernels design approach sol
     skeleton outline strategy
     algorithm pseudocode pseudo""")
 
+VOCABULARY = _VERBS | _HEADS
+"""Unless it holds one of these words, a text announces nothing."""
 
-def matters(words: set[str], low: str) -> bool:
+
+def matters(words: list[bytes], low: str) -> bool:
     """May a sentence or line with these words announce anything? Cheap, and never wrongly no."""
     if not _VERBS.isdisjoint(words) and not _CUES.isdisjoint(words):
         return True
@@ -127,4 +131,4 @@ def _plan(low: str) -> tuple[int, int] | None:
     match = _PLAN.search(low)
     if match is None or _HERE_VETO.search(low) or len(low) > 120:
         return None
-    return match.start() + len(match[0]) - len(match[0].lstrip()), len(low.rstrip())
+    return match.start() + len(match[0]) - len(match[0].lstrip()), match.start() + len(match[0].rstrip())

@@ -13,7 +13,7 @@ from typing import Final
 MAX_UNIT: Final = 2000
 """Characters after which a unit without an end is cut; bounds the memory."""
 
-_WORDS: Final = {code: " " for code in range(128) if not chr(code).isalnum()}
+_WORDS: Final = bytes(code if code < 128 and chr(code).isalnum() else 32 for code in range(256))
 _BREAK = re.compile(r"""[\n.!?](?:(?<=\n)|(?<!e\.g\.)(?<!i\.e\.)(?<!\bvs\.)["')\]*`]{0,3}\s)""")
 _OVERLAP: Final = 6  # characters of a sentence's end that may still be incomplete at a chunk's end
 
@@ -104,14 +104,14 @@ def lower(text: str) -> str:
     return (text.replace("\u0130", "i") if "\u0130" in text else text).lower()
 
 
-def word_set(text: str) -> frozenset[str]:
+def word_set(text: str) -> frozenset[bytes]:
     """A vocabulary, written as one text."""
-    return frozenset(text.split())
+    return frozenset(text.encode().split())
 
 
-def words(low: str) -> set[str]:
-    """The words of a lower-cased text: runs of letters and digits (identifiers fall apart at underscores)."""
-    return set(low.translate(_WORDS).split())
+def words(low: str) -> list[bytes]:
+    """The words of a lower-cased text: runs of ASCII letters and digits (identifiers fall apart at underscores)."""
+    return low.encode("utf-8", "replace").translate(_WORDS).split()
 
 
 def first_unit(line: str) -> str:
