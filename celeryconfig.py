@@ -45,7 +45,6 @@ task_create_missing_queues = True
 
 task_acks_late = True
 task_reject_on_worker_lost = True
-task_track_started = True
 task_send_sent_event = False
 task_serializer = result_serializer = event_serializer = "json"
 accept_content = ["json"]
@@ -62,3 +61,4 @@ worker_enable_remote_control = True
 worker_hijack_root_logger = False
 worker_max_tasks_per_child = None
 worker_proc_alive_timeout = 60.0
+worker_lost_wait = 1.0

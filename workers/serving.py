@@ -10,11 +10,11 @@ from __future__ import annotations
 import importlib
 import os
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol, TypeVar, cast
+from typing import Any, NoReturn, Protocol, TypeVar, cast
 
 import redis
 import structlog
@@ -24,7 +24,7 @@ from celery.states import REVOKED
 from specgen.errors import InfrastructureError
 from specgen.evaluation.cell import Device
 from specgen.scheduler import process_groups
-from specgen.scheduler.keys import DELIVERIES_HEADER, Keys
+from specgen.scheduler.keys import DELIVERIES_HEADER, Keys, script
 from specgen.scheduler.pool import publish_result
 from specgen.settings import EvaluationPolicy
 from specgen.types import EvaluationRequest, EvaluationResult, Json, Status
@@ -117,16 +117,15 @@ class Server:
         """Hand the result to the controller; a Redis that restarts is waited for."""
         patiently(lambda: publish_result(self.client, self.keys, request.scope, result))
 
-    @contextmanager
-    def claim(self, request: EvaluationRequest) -> Iterator[bool]:
-        """The start claim: False while another worker evaluates the same request."""
-        key = self.keys.start(request.request_id)
-        mine = bool(patiently(lambda: self.client.set(key, self.worker, nx=True, ex=CLAIM_S)))
-        try:
-            yield mine
-        finally:
-            if mine:
-                patiently(lambda: self.client.delete(key))
+    def claim(self, request: EvaluationRequest) -> str:
+        """The start claim: ``mine``, ``held`` by another worker, or ``closed`` where the boundary has passed."""
+        args = self.keys.args(request.scope, request.request_id, self.worker, CLAIM_S)
+        start = self.client.register_script(script("start"))
+        return str(patiently(lambda: start(args=args)))
+
+    def unclaim(self, request: EvaluationRequest) -> None:
+        """Whatever came of it."""
+        patiently(lambda: self.client.delete(self.keys.start(request.request_id)))
 
     def evaluate(self, request: EvaluationRequest) -> EvaluationResult:
         """Run it alone on the device. Raises Aborted if its scope closes meanwhile; the device is free then."""
@@ -203,26 +202,36 @@ def serve(task: Any, payload: dict[str, Json]) -> dict[str, Json]:
     if SERVER is None:
         raise InfrastructureError("this worker has no device", "start it by `python -m workers.device`")
     server, request = SERVER, EvaluationRequest.model_validate(payload)
-    if patiently(lambda: server.is_closed(request.scope)):
+    claim = server.claim(request)
+    if claim == "closed":
         _revoke(server, task, request, terminated=False)
-    with server.claim(request) as mine:
-        if not mine:
-            log.warning("evaluated_elsewhere", request=request.request_id)
-            raise Ignore
-        deliveries = int(task.request.get(DELIVERIES_HEADER) or 1)
-        try:
-            result = _quarantined(request, deliveries) if deliveries > MAX_DELIVERIES else server.evaluate(request)
-        except Aborted:
-            _revoke(server, task, request, terminated=True)
-        except Exception as exc:
-            server.publish(request, _failed(request, f"{type(exc).__name__}: {exc}"))
-            raise
-        server.publish(request, result)
+    if claim == "held":
+        log.warning("evaluated_elsewhere", request=request.request_id)
+        raise Ignore
+    try:
+        result = _evaluate(server, request, int(task.request.get(DELIVERIES_HEADER) or 1))
+    except Aborted:
+        _revoke(server, task, request, terminated=True)
+    finally:
+        server.unclaim(request)
     server.warm_next()
     return {"status": result.status.value, "speedup": result.speedup, "device_s": round(result.device_s, 3)}
 
 
-def _revoke(server: Server, task: Any, request: EvaluationRequest, *, terminated: bool) -> None:
+def _evaluate(server: Server, request: EvaluationRequest, deliveries: int) -> EvaluationResult:
+    """Evaluate and publish; an error of ours is published too, so that the controller need not wait for it."""
+    try:
+        result = _quarantined(request, deliveries) if deliveries > MAX_DELIVERIES else server.evaluate(request)
+    except Aborted:
+        raise
+    except Exception as exc:
+        server.publish(request, _failed(request, f"{type(exc).__name__}: {exc}"))
+        raise
+    server.publish(request, result)
+    return result
+
+
+def _revoke(server: Server, task: Any, request: EvaluationRequest, *, terminated: bool) -> NoReturn:
     """Mark the task REVOKED in the backend and to event listeners, and end it without a result."""
     task.backend.mark_as_revoked(task.request.id, "scope closed", request=task.request, store_result=True)
     task.send_event("task-revoked", terminated=terminated, signum=None, expired=False, retry=False)

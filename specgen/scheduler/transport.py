@@ -197,8 +197,7 @@ class Channel(stock.Channel):
         self._in_poll = connection
         self._brpop_sent_at = monotonic()
         if device and self._look:
-            self._awaiting = "EVAL"  # not EVALSHA: a restarted server has forgotten it
-            connection.send_command("EVAL", script("grab"), 0, *self._grab_args(device))
+            self._send_grab(device)
         else:
             self._awaiting = "BRPOP"
             keys = [self.keys.bell(queue) for queue in device] + [q for q in queues if q not in device]
@@ -215,20 +214,31 @@ class Channel(stock.Channel):
 
     def _brpop_read(self, **options: Any) -> bool:
         try:
-            try:
-                reply = self.client.parse_response(self.client.connection, self._awaiting, **options)
-            except self.connection_errors:
-                self.client.connection.disconnect()
-                raise
+            reply = self._reply(**options)
             if self._awaiting == "EVAL":
                 return self._deliver_ticket(reply)
             self._look = True
-            if not reply or bytes_to_str(reply[0]) in map(self.keys.bell, DEVICE_QUEUES):
+            if not reply:
                 raise Empty  # the next round looks into the queues
-            return self._deliver_ordinary(bytes_to_str(reply[0]), reply[1])
+            key = bytes_to_str(reply[0])
+            if key not in map(self.keys.bell, DEVICE_QUEUES):
+                return self._deliver_ordinary(key, reply[1])
+            self._send_grab([queue for queue in DEVICE_QUEUES if queue in self.active_queues])
+            return self._deliver_ticket(self._reply())
         finally:
             self._in_poll = None
             self._flush_brpop_reauth()
+
+    def _reply(self, **options: Any) -> Any:
+        try:
+            return self.client.parse_response(self.client.connection, self._awaiting, **options)
+        except self.connection_errors:
+            self.client.connection.disconnect()
+            raise
+
+    def _send_grab(self, queues: list[str]) -> None:
+        self._awaiting = "EVAL"  # not EVALSHA: a restarted server has forgotten it
+        self.client.connection.send_command("EVAL", script("grab"), 0, *self._grab_args(queues))
 
     def _deliver_ticket(self, reply: Any) -> bool:
         if not reply:
