@@ -42,6 +42,7 @@ class Chat:
     prefix: str = ""
     opening: str = ""
     json_reply: bool = False
+    json_keys: tuple[str, ...] = ()  # of the object that the request's JSON schema describes
 
     @property
     def prompt(self) -> str:
@@ -175,6 +176,14 @@ class ChatBody(_Loose):
         disabled = (self.thinking or {}).get("type") == "disabled" or self.reasoning_effort == "none"
         return not disabled and False not in switches
 
+    @property
+    def json_keys(self) -> tuple[str, ...]:
+        """The properties that a JSON schema in ``response_format`` names at its top."""
+        schema = (self.response_format or {}).get("json_schema")
+        inner = schema.get("schema") if isinstance(schema, dict) else None
+        properties = inner.get("properties") if isinstance(inner, dict) else None
+        return tuple(_readable(str(key)) for key in properties) if isinstance(properties, dict) else ()
+
     def chat(self, seed: int) -> Chat:
         """The request as a source sees it."""
         last = self.messages[-1]
@@ -192,4 +201,5 @@ class ChatBody(_Loose):
             prefix=prefix,
             opening=opening,
             json_reply=(self.response_format or {}).get("type") in ("json_object", "json_schema"),
+            json_keys=self.json_keys,
         )

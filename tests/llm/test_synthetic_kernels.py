@@ -2,18 +2,20 @@
 
 Each design's C++ is compiled by plain g++ without torch's headers (a second each instead of twenty-five): the function
 that does the work takes pointers, so it is called directly on torch's memory. What torch adds around it, argument
-checks and the output's allocation, is in one test per task through ``load_inline`` itself.
+checks and the output's allocation, is in one test per task through ``load_inline``, as the evaluator builds it.
 """
 
 from __future__ import annotations
 
 import ctypes
 import importlib.util
-import itertools
+import json
+import os
 import random
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -23,6 +25,7 @@ import torch
 
 from specgen.llm.synthetic.cxx import compiler_flags
 from specgen.llm.synthetic.design import Design
+from specgen.llm.synthetic.flaws import Flaw, edits
 from specgen.llm.synthetic.tasks import TASKS, Task
 from tests.llm.material import PROBLEMS
 
@@ -40,31 +43,28 @@ WRAPPERS = {
 
 
 def covering(task: Task) -> list[Design]:
-    """Designs that hold every pair of neighbouring decisions' values at least once, in random combinations."""
+    """Designs that hold every option, and every algorithm with every vectorisation, in random combinations."""
     rng = random.Random(11)
-    missing = {
-        (a.name, x, b.name, y) for a, b in itertools.pairwise(task.space.axes) for x in a.values for y in b.values
-    }
+    missing = set().union(*(traits(task.space.sample(rng, careful=False)) for _ in range(2000)))
     chosen: list[Design] = []
     while missing:
-        trials = [task.space.sample(rng, careful=False) for _ in range(60)]
-        best = max(trials, key=lambda design: len(missing & set(pairs(design))))
-        missing -= set(pairs(best))
-        if set(pairs(best)):
-            chosen.append(best)
-        if len(chosen) > 40:
-            raise AssertionError(f"no cover found, {len(missing)} pairs left")
+        trials = [task.space.sample(rng, careful=False) for _ in range(100)]
+        chosen.append(max(trials, key=lambda design: len(missing & traits(design))))
+        missing -= traits(chosen[-1])
     return chosen
 
 
-def pairs(design: Design) -> Iterator[tuple[str, str, str, str]]:
-    for (a, x), (b, y) in itertools.pairwise(design.choices):
-        yield a, x, b, y
+def traits(design: Design) -> set[tuple[str, ...]]:
+    return {*design.choices, (design["algo"], design["simd"], "together")}
+
+
+def worker_of(cpp: str) -> str:
+    """All that comes before the function that takes tensors."""
+    return cpp[: cpp.index("torch::Tensor run(")]
 
 
 def compiled(task: Task, design: Design, folder: Path) -> Callable[..., None]:
-    cpp = task.cpp(design)
-    worker = cpp[: cpp.index("torch::Tensor run(")].replace("#include <torch/extension.h>", "")
+    worker = worker_of(task.cpp(design)).replace("#include <torch/extension.h>", "")
     source, library = folder / "k.cpp", folder / f"k{random.Random(str(design)).getrandbits(40)}.so"
     source.write_text(f'{worker}\nextern "C" {WRAPPERS[task.name]}\n')
     flags = [*compiler_flags(design), "-std=c++17", "-shared", "-fPIC"]
@@ -135,41 +135,81 @@ def test_wrong_kernels_are_wrong(task: Task, tmp_path: Path) -> None:
     right = task.cpp(design)
     for edit in task.wrong:
         spoiled = right.replace(edit.find, edit.replace)
-        worker = spoiled[: spoiled.index("torch::Tensor run(")]
-        if worker == right[: right.index("torch::Tensor run(")]:
+        if worker_of(spoiled) == worker_of(right):
             continue  # in the host function: see the test below
         wrong = Task(**{**vars(task), "cpp": lambda _design, text=spoiled: text})
         assert trial(task, compiled(wrong, design, tmp_path), 33, 100) > 2e-2, edit
 
 
+@tasks
+def test_compile_mistakes_do_not_compile(task: Task, tmp_path: Path) -> None:
+    """Those in the working function; the host function's are ordinary C++ errors of the same kind."""
+    design = task.space.extreme(best=True)
+    right = task.cpp(design)
+    tried = 0
+    for edit in edits(task, Flaw.COMPILE):
+        spoiled = right.replace(edit.find, edit.replace)
+        if worker_of(spoiled) != worker_of(right):
+            tried += 1
+            wrong = Task(**{**vars(task), "cpp": lambda _design, text=spoiled: text})
+            with pytest.raises(AssertionError, match="error:"):
+                compiled(wrong, design, tmp_path)
+    assert tried >= 2
+
+
 CHECK = """
-import sys, importlib.util, torch
-def load(name, path):
+import importlib.util, json, sys
+from pathlib import Path
+import torch
+from specgen.evaluation.build import ensure_support, install
+
+def load(name, text):
+    path = Path(sys.argv[2]) / f"{name}.py"
+    path.write_text(text)
     spec = importlib.util.spec_from_file_location(name, path)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
-problem, candidate = load("problem", sys.argv[1]), load("candidate", sys.argv[2])
-arguments = problem.get_init_inputs()
-torch.manual_seed(42)
-reference = problem.Model(*arguments)
-torch.manual_seed(42)
-new = candidate.ModelNew(*arguments)
-inputs = problem.get_inputs()
-with torch.no_grad():
-    expected, got = reference(*inputs), new(*inputs)
-assert got.shape == expected.shape and got.dtype == expected.dtype
-assert torch.allclose(got, expected, rtol=1e-4, atol=1e-4 * expected.abs().max().item())
-print("matches")
+
+def outcome(problem, text, number):
+    arguments = problem.get_init_inputs()
+    torch.manual_seed(42)
+    reference = problem.Model(*arguments)
+    inputs = problem.get_inputs()
+    try:
+        candidate = load(f"candidate{number}", text)
+        torch.manual_seed(42)
+        new = candidate.ModelNew(*arguments)
+        got = new(*inputs)
+    except Exception as exc:
+        return "raises"
+    expected = reference(*inputs)
+    same = got.shape == expected.shape and got.dtype == expected.dtype
+    scale = expected.abs().max().item()
+    for name, tolerance in (("right", 1e-4), ("close", 1e-2)):
+        if same and torch.allclose(got, expected, rtol=tolerance, atol=tolerance * scale):
+            return name
+    return "wrong"
+
+install(Path(sys.argv[2]), mode="auto", support=ensure_support(Path(sys.argv[1])))
+torch.set_grad_enabled(False)
+job = json.load(sys.stdin)
+problem = load("problem", job["problem"])
+print(json.dumps([outcome(problem, text, number) for number, text in enumerate(job["candidates"])]))
 """
 
 
 @tasks
-@pytest.mark.timeout(300)
-def test_a_whole_candidate_file_builds_by_load_inline_and_matches(task: Task, tmp_path: Path) -> None:
-    candidate = tmp_path / "candidate.py"
-    candidate.write_text(task.render(task.space.extreme(best=True)))
-    environment = {"PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin", "TORCH_EXTENSIONS_DIR": str(tmp_path)}
-    command = [sys.executable, "-c", CHECK, str(PROBLEMS / f"{task.name}.py"), str(candidate)]
-    ran = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
-    assert ran.stdout.strip() == "matches", ran.stderr[-3000:]
+@pytest.mark.timeout(600)
+def test_whole_candidate_files_build_and_do_what_they_are_meant_to(task: Task, tmp_path: Path) -> None:
+    """Through the evaluator's own build; its support library is made once per machine and kept."""
+    right = task.render(task.space.extreme(best=True))
+    meant = {right: "right"}
+    for flaw, name in ((Flaw.RAISES, "raises"), (Flaw.NUMERIC, "wrong")):
+        meant |= {right.replace(edit.find, edit.replace): name for edit in edits(task, flaw)}
+    job = {"problem": (PROBLEMS / f"{task.name}.py").read_text(), "candidates": list(meant)}
+    shared = Path(tempfile.gettempdir()) / f"specgen-test-support-{os.getuid()}"
+    command = [sys.executable, "-c", CHECK, str(shared), str(tmp_path)]
+    ran = subprocess.run(command, input=json.dumps(job), capture_output=True, text=True, check=False)
+    assert ran.returncode == 0, ran.stderr[-3000:]
+    assert json.loads(ran.stdout.splitlines()[-1]) == list(meant.values())

@@ -1,7 +1,8 @@
 """Reading a prompt: which task it is about, which kernels it shows, and what became of the latest.
 
 The kernels carry their designs in a comment (`specgen.llm.synthetic.design`); statuses are the words of
-`specgen.types.Status`, which every prompt template uses. A prompt from elsewhere gives no feedback, and no error.
+`specgen.types.Status` after "status:", as every prompt template writes them. A prompt from
+elsewhere gives no feedback, and no error.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from specgen.llm.synthetic.tasks import Task, identify
 from specgen.types import Status
 
 _FAILED = {status.value for status in Status if status.kind == "candidate" and status is not Status.VALID}
-_WORD = re.compile(r"\b(?:" + "|".join(sorted(_FAILED | {Status.VALID.value}, key=len, reverse=True)) + r")\b")
+_STATUS = re.compile(r"\bstatus\W{1,4}(\w+)", re.IGNORECASE)
 _SPEEDUP = re.compile(r"speed-?up\W{0,6}(?:\w+\W{1,3}){0,4}?(\d+(?:\.\d+)?)", re.IGNORECASE)
 _LOG = re.compile(r"(?:^|\W)error:|Traceback \(most recent|[Ss]egmentation fault|Mismatch", re.MULTILINE)
 
@@ -39,7 +40,10 @@ def read_prompt(prompt: str) -> Feedback:
     if not designs:
         return Feedback(task)
     rest = prompt[prompt.index("# design: task=") :]
-    statuses = [word for word in _WORD.findall(rest) if word in _FAILED]
-    failed = statuses[0] if statuses else ("an error" if _LOG.search(rest) else "")
+    stated = _STATUS.search(rest)
+    if stated is not None:
+        failed = stated[1] if stated[1] in _FAILED else ""
+    else:
+        failed = "an error" if _LOG.search(rest) else ""
     speedup = None if failed else _SPEEDUP.search(rest)
     return Feedback(task, designs[0], tuple(designs[1:]), failed, float(speedup[1]) if speedup else None)

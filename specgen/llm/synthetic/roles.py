@@ -11,6 +11,7 @@ import json
 import random
 import re
 
+from specgen.llm.server_types import Chat
 from specgen.llm.synthetic.feedback import Feedback
 from specgen.types import Json
 
@@ -19,19 +20,19 @@ _KEY = re.compile(r'"(\w{1,40})"\s*:\s*(\[?)')
 _TAIL_CHARS = 3000
 
 
-def asks_for_json(prompt: str) -> bool:
-    """Whether the end of the prompt asks for JSON."""
-    return _ASKS.search(prompt[-_TAIL_CHARS:]) is not None
+def asks_for_json(chat: Chat) -> bool:
+    """Whether the request's format, or the end of one of its messages, asks for JSON."""
+    return chat.json_reply or any(_ASKS.search(text[-_TAIL_CHARS:]) for _, text in chat.conversation)
 
 
-def reply(prompt: str, feedback: Feedback, rng: random.Random) -> str:
+def reply(chat: Chat, feedback: Feedback, rng: random.Random) -> str:
     """A JSON object (or a list of objects, where the example starts with a bracket)."""
-    tail = prompt[-_TAIL_CHARS:]
+    tail = chat.conversation[-1][1][-_TAIL_CHARS:]
     asked = _ASKS.search(tail)
     example = tail[asked.end() :] if asked else tail
     listed = re.search(r"^\s*\[\s*\{", example, re.MULTILINE) is not None
     wanted = re.search(r"\b(\d)\b", tail[asked.start() : asked.end() + 200]) if asked and listed else None
-    keys = dict.fromkeys(_KEY.findall(example)) or {("answer", ""): None}
+    keys = dict.fromkeys([(key, "") for key in chat.json_keys] or _KEY.findall(example)) or {("answer", ""): None}
     entry: list[dict[str, Json]] = [
         {key: [_remark(feedback, rng)] if bracket else _remark(feedback, rng) for key, bracket in keys}
         for _ in range(int(wanted[1]) if wanted else 1)

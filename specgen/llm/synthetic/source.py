@@ -47,8 +47,8 @@ class SyntheticSource:
         rng = self._rng(chat)
         prompt = chat.prompt
         feedback = read_prompt(prompt)
-        if not chat.fork and (chat.json_reply or roles.asks_for_json(prompt)):
-            return self._role(prompt, feedback, chat, rng)
+        if not chat.fork and roles.asks_for_json(chat):
+            return self._role(feedback, chat, rng)
         if feedback.task is None:
             return self._unknown(prompt, chat, rng)
         if chat.fork or not chat.thinking:
@@ -98,8 +98,8 @@ class SyntheticSource:
         text = trace.ramble(trace.length_chars(self.rates, rng), rng, unknown.SUBJECT)
         return [Piece("reasoning", text), Piece("content", content)]
 
-    def _role(self, prompt: str, feedback: Feedback, chat: Chat, rng: random.Random) -> list[Piece]:
-        answer = Piece("content", roles.reply(prompt, feedback, rng))
+    def _role(self, feedback: Feedback, chat: Chat, rng: random.Random) -> list[Piece]:
+        answer = Piece("content", roles.reply(chat, feedback, rng))
         if not chat.thinking:
             return [answer]
         subject = feedback.task.subject if feedback.task else unknown.SUBJECT

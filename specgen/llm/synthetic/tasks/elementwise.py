@@ -137,7 +137,7 @@ TASK = Task(
     entry="static void chain(",
     model=_MODEL,
     wrong=(
-        Edit("0.70710678f", "0.79788456f"),
+        Edit("T(0.5f) * a", "T(0.25f) * a"),
         Edit("+ load<T>(pr + k)", "- load<T>(pr + k)"),
         Edit("+ load<T>(b + k)", "* load<T>(b + k)"),
     ),

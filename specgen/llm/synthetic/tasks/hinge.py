@@ -90,9 +90,8 @@ TASK = Task(
     entry="static float hinge(",
     model=_MODEL,
     wrong=(
-        Edit("static_cast<double>(n * m)", "static_cast<double>(n * m - m)"),
-        Edit("T(1.0f) - load<T>(x + k)", "T(1.0f) + load<T>(x + k)"),
-        Edit("max_of(T(0.0f), ", "max_of(T(-1.0f), "),
+        Edit("static_cast<double>(n * m)", "static_cast<double>(m)"),
+        Edit(" * load<T>(y + k)", ""),
     ),
     operands=("the predictions", "one scalar"),
     remarks=(
