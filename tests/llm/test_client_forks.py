@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from specgen.controller import answers
 from specgen.errors import ModelAccessError
 from specgen.llm import Capabilities, OpenAICompatible, connect
 from specgen.llm.dialects import FORKS, PREFILL, why_not
@@ -47,6 +48,10 @@ def test_the_marks_of_each_dialect() -> None:
     qwen = FORKS["vllm"](prompt, PREFIX, "Qwen/Qwen3-8B")
     assert qwen.extra["chat_template_kwargs"] == {"enable_thinking": False}
     assert FORKS["llamacpp"](prompt, PREFIX, "m").messages[0] == {"role": "user", "content": "u"}
+
+
+def test_what_is_opened_is_what_the_controller_expects_to_be_opened() -> None:
+    assert PREFILL == answers.PREFILL
 
 
 def test_deepseek_forks_under_beta_only() -> None:

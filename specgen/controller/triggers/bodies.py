@@ -19,7 +19,9 @@ _MARKS = re.compile(r"""[{}"'/]""")
 _TENSOR = re.compile(r"\b(?:torch|at)::Tensor\b")
 _QUALIFIER_CALL = re.compile(r"__\w+__\s*\((?:[^()]|\([^()]*\))*\)")  # __launch_bounds__(…), __cluster_dims__(…)
 _CUDA = re.compile(r"__global__\s(?:[\w\s:\"]*\s)?void\s(?:[\w\s]*\s)?\w+\s*(?:<[^()]*>\s*)?\((.*)\)\s*", re.DOTALL)
-_CUDA_START = re.compile(r"__global__(?=\s*$|\s[^.?!;`]*(?:\bvoid\b|\b__\w+__\s*\()|\s+(?:static|inline|extern)\b)")
+_CUDA_START = re.compile(
+    r"__global__(?=\s*$|\s[^.?!;`]{0,160}(?:\bvoid\b|\b__\w+__\s*\()|\s+(?:static|inline|extern)\b)"
+)
 _CPP_START = re.compile(
     r"""[ \t]*(?!(?:return|else|if|for|while|switch|new|throw|def|class|delete|using|and|or|not|the|a|to|of)\b)
     (?:extern[ ]"C"[ ]|static[ ]|inline[ ]|template[ ]?<[^<>;(){}]*>[ ]?)*

@@ -10,7 +10,7 @@ conditionals, modals, comparisons, examples, negations, and subjects that are pa
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 _SEPARATOR = re.compile(
@@ -102,6 +102,7 @@ _BARE_TAIL = re.compile(
     r"|\d+|rows?|columns?|outputs?|and)\b\W*)*$"
 )
 _MAX_LEAD: Final = 160
+_WINDOW: Final = (400, 300)  # characters before and behind a value
 
 
 def clause_bounds(low: str, start: int, end: int) -> tuple[int, int, int]:
@@ -137,6 +138,8 @@ def commits(low: str, site: Site, *, listed: bool, after: Site | None = None) ->
 
     A technique needs a verb of the writer's own, or to stand near the beginning of an item.
     """
+    if len(low) > _WINDOW[0] + _WINDOW[1]:
+        low, site, after = _window(low, site, after)
     start, end, technique = site.start, site.end, site.technique
     hard, left, right = clause_bounds(low, start, end)
     opened_by = low[:left].rstrip()[-1:]
@@ -160,6 +163,15 @@ def commits(low: str, site: Site, *, listed: bool, after: Site | None = None) ->
     if not (site.assignment or _CONCLUDES.match(low)) or technique:
         return False
     return _BARE_LEAD.match(lead) is not None and _BARE_TAIL.match(low[end:right]) is not None
+
+
+def _window(low: str, site: Site, after: Site | None) -> tuple[str, Site, Site | None]:
+    """A long sentence cut down to what can bear on the value, so that many values cost no more each."""
+    begin = max(0, site.start - _WINDOW[0])
+    moved = replace(site, start=site.start - begin, end=site.end - begin)
+    if after is not None:
+        after = replace(after, start=after.start - begin, end=after.end - begin) if after.start >= begin else None
+    return low[begin : site.end + _WINDOW[1]], moved, after
 
 
 _OPENER = r"^\W*(?:(?:hmm+|wait|no|nope|actually|but|oh|well|ok|okay|however|though|ah)\b[,.!?\s\u2014\u2026-]*)*"

@@ -18,12 +18,13 @@ from specgen.controller.triggers.units import word_set
 
 LOOKAHEAD: Final = 200
 """Characters after a commitment within which it may be withdrawn."""
+_MAX_SITES: Final = 24  # values looked at in one sentence
 _MEMORY: Final = 1024  # names whose value is remembered
 
 _NUMBER = r"\d{1,6}(?:\s?[x\u00d7*]\s?\d{1,6}){0,3}"
 _VALUE = rf"(?:dim3\s?)?[(\[{{]?\s?{_NUMBER}(?:\s?,\s?\d{{1,6}}){{0,3}}(?:\s?[)\]}}])?(?![\d.]*\d)(?![a-z%])"
 _DESIGN = re.compile(
-    r"block|tile|thread|warp|stage|unroll|vec|chunk|split|_per_|cta|smem|lane|elems|wave|items|group_?size"
+    r"block|tile|thread|warp|stage|unroll|vec|chunk|split|_per_|cta|smem|lane|elems|wave|items|group"
     r"|pipeline|stride_?k"
     r"|^(?:b|t|w|bs|mma|wg|frag)_?[mnkxyc]\d?$|^(?:bs|bq|bkv|br|bc|rm|rn|nt|tpb|wpt|ept|vw|nwarps|tx|ty|pad)$|^grid"
 )
@@ -90,7 +91,8 @@ _ADOPTING: Final = word_set("""ll will let lets us going decide decided deciding
     split tile
     load store accumulate process unroll vectorize vectorise employ select define stage keep fix parallelize
     declare each
-    every one single decision size sizes shape dims dim dimensions width height factor depth i we""")
+    every one single decision size sizes shape dims dim dimensions width height factor depth i we
+    so ok okay thus hence then it""")
 VOCABULARY: Final = _NAMES | _METHODS
 """Unless it holds one of these words, or an equals sign, a text commits to nothing."""
 _DIGIT = re.compile(r"\d|two |four |eight |sixteen ")
@@ -165,7 +167,7 @@ class Decisions:
         if not sites or low.rstrip("\"')* \n").endswith("?"):
             return None
         adopted: list[Site] = []
-        for site in sorted(sites, key=lambda site: site.start):
+        for site in sorted(sites, key=lambda site: site.start)[:_MAX_SITES]:
             if clauses.commits(low, site, listed=listed, after=adopted[-1] if adopted else None):
                 adopted.append(site)
         if not adopted:

@@ -15,11 +15,11 @@ from dataclasses import dataclass
 from typing import Final
 
 NOT_CODE: Final = frozenset(
-    ["text", "txt", "plaintext", "plain", "none", "output", "console", "log", "logs", "terminal", "stdout", "stderr"]
-    + ["markdown", "md", "mdx", "json", "jsonl", "json5", "yaml", "yml", "toml", "ini", "cfg", "csv", "tsv", "xml"]
-    + ["html", "diff", "patch", "bash", "sh", "shell", "zsh", "fish", "powershell", "ps1", "bat", "cmd"]
-    + ["shellsession", "latex", "tex", "math", "mermaid", "dot", "graphviz", "ascii", "pseudo", "pseudocode"]
-    + ["algorithm", "traceback", "error"]
+    {"text", "txt", "plaintext", "plain", "none", "output", "console", "log", "logs", "terminal", "stdout", "stderr"}
+    | {"markdown", "md", "mdx", "json", "jsonl", "json5", "yaml", "yml", "toml", "ini", "cfg", "csv", "tsv", "xml"}
+    | {"html", "diff", "patch", "bash", "sh", "shell", "zsh", "fish", "powershell", "ps1", "bat", "cmd"}
+    | {"shellsession", "latex", "tex", "math", "mermaid", "dot", "graphviz", "ascii", "pseudo", "pseudocode"}
+    | {"algorithm", "traceback", "error"}
 )
 """Tags of blocks that hold no program, or only commands."""
 
@@ -27,10 +27,10 @@ _MARKDOWN: Final = frozenset({"markdown", "md", "mdx"})
 _DEPTH: Final = 8
 
 _OPEN = re.compile(
-    r"[ \t>]*(?:(?:[-*+]|\d{1,2}[.)])[ \t]+)?(`{3,}"
-    r"|~{3,})[ \t]*\{?\.?([A-Za-z][\w+#.-]*)?[^`\n]*\n?\Z"
+    r"[ \t>]*(?:(?:[-*+]|\d{1,2}[.)])[ \t]+)?(`{3,}+"
+    r"|~{3,}+)[ \t]*\{?\.?([A-Za-z][\w+#.-]*)?[^`\n]*\n?\Z"
 )
-_OPEN_LATE = re.compile(r"(`{3,})([A-Za-z][\w+#.-]*)[ \t]*\n\Z")
+_OPEN_LATE = re.compile(r"(?<!`)(`{3,}+)([A-Za-z][\w+#.-]*)[ \t]*\n\Z")
 
 
 @dataclass
