@@ -256,7 +256,7 @@ class Assessment:
     def _store_build(self) -> None:
         """Keep the build products of a valid candidate for its next sandbox; they are only ever unpacked there."""
         target = self._stored_build()
-        if not self.builds or self.build_route == "cached" or target.is_file():
+        if not self.builds or self.build_route == "cached":
             return
         fd = memory_file(_CACHE_LIMIT, "specgen-build")
         try:

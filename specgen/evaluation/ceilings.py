@@ -1,6 +1,6 @@
 """What a device can do at most: copy bandwidth by working set, and matrix-product arithmetic, measured once.
 
-The bandwidth is that of a hot copy of the same working set, the best of many: nothing on the device moves those
+By the CPU clock, as runs are timed. The bandwidth is that of a hot copy of the same working set, the best of many: nothing on the device moves those
 bytes much faster, which is what the ``faster_than_memory`` rule rests on. Cached in ``<cache_root>/ceilings``.
 """
 
@@ -22,11 +22,11 @@ _LARGEST = 27  # 128 MiB
 def _best_s(call: Callable[[], object], budget_s: float) -> float:
     call()
     best = float("inf")
-    end = time.perf_counter() + budget_s
-    while time.perf_counter() < end or best == float("inf"):
-        start = time.perf_counter()
+    end = time.process_time() + budget_s
+    while time.process_time() < end or best == float("inf"):
+        start = time.process_time()
         call()
-        best = min(best, time.perf_counter() - start)
+        best = min(best, time.process_time() - start)
     return best
 
 
