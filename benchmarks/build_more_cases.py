@@ -259,7 +259,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) { m.def("scale", &scale, py::arg("x"), 
         "\ntorch::Tensor broken(torch::Tensor x) {\n    auto y = x.clone()\n    return y;\n}\n",
         functions=["broken"],
         route="stock",
-        error="main.cpp:3:23: error: expected",
+        error="cpp_source.cpp:4:5: error: expected",
     ),
 ]
 

@@ -41,6 +41,8 @@ def build(request: BuildRequest, directory: Path, support: Support, deadline: De
         (directory / name).write_text(text)
     for one in translations:
         (directory / one.file).write_text(one.text)
+    for unit in request.units:
+        unit.write_sources(directory)
     commands = [_command(request, one, directory, support) for one in translations]
     done = run_all(commands, directory, deadline)
     output = "\n".join(one.output for one in done if one.output)
@@ -63,7 +65,7 @@ def translate(request: BuildRequest) -> Iterator[_Translation]:
     cuda = [unit for unit in request.units if unit.language == "cuda"]
     plain = [unit for unit in request.units if unit.language == "cpp"]
     if request.kind == "load_inline" and cuda and _only_prototypes(plain):
-        yield _translation(request, "cuda.cu", "cuda", [*cuda, *plain], request.bindings)
+        yield _translation(request, "unit0.cu", "cuda", [*cuda, *plain], request.bindings)
         return
     for index, unit in enumerate([*plain, *cuda]):
         bindings = request.bindings if index == 0 else ""
@@ -76,7 +78,7 @@ def _translation(request: BuildRequest, file: str, language: str, units: list[Un
     parts = [prelude(request.source, cuda=cuda)]
     if any(unit.implicit for unit in units):
         parts.append("#include <specgen/facade.h>\n" + ("#include <cuda.h>\n" if cuda else ""))
-    parts += [unit.text for unit in units]
+    parts += [f"{source}\n" for unit in units for source in unit.numbered]
     if bindings:
         parts.append(f'#line 1 "bindings.cpp"\n{bindings}')
     return _Translation(file, language, "".join(parts))

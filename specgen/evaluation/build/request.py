@@ -30,15 +30,28 @@ _STOCK_ONLY_DEFAULTS: dict[str, Any] = {
 class Unit:
     """One translation unit as stock would make it. ``implicit``: torch's headers are included for it."""
 
-    file: str  # the name in messages: main.cpp, cuda.cu, or the candidate's own
+    file: str  # the name in messages: cpp_source.cpp, cuda_source.cu, or the path of the candidate's own file
     language: Literal["cpp", "cuda"]
     sources: tuple[str, ...]
     implicit: bool
 
     @property
-    def text(self) -> str:
-        """The sources joined, each counting its own lines from 1."""
-        return "\n".join(f'#line 1 "{self.file}"\n{source}' for source in self.sources) + "\n"
+    def files(self) -> tuple[str, ...]:
+        """A name for each source: the second string of a list is cpp_source_2.cpp."""
+        path = Path(self.file)
+        more = (f"{path.stem}_{index}{path.suffix}" for index in range(2, len(self.sources) + 1))
+        return (self.file, *more)
+
+    @property
+    def numbered(self) -> list[str]:
+        """The sources, each counting its own lines from 1 under its own name."""
+        return [f'#line 1 "{file}"\n{source}' for file, source in zip(self.files, self.sources, strict=True)]
+
+    def write_sources(self, directory: Path) -> None:
+        """The sources under those names, where the compiler looks for the lines that it quotes in its messages."""
+        if self.implicit:
+            for file, source in zip(self.files, self.sources, strict=True):
+                (directory / file).write_text(source)
 
 
 @dataclass(frozen=True)
@@ -89,10 +102,10 @@ class BuildRequest:
 
 def from_load_inline(arguments: Mapping[str, Any]) -> BuildRequest:
     """From the bound arguments of ``load_inline``. Raises ValueError as torch does for wrong ``functions``."""
-    units = [Unit("main.cpp", "cpp", _texts(arguments["cpp_sources"]), implicit=True)]
+    units = [Unit("cpp_source.cpp", "cpp", _texts(arguments["cpp_sources"]), implicit=True)]
     cuda = _texts(arguments.get("cuda_sources"))
     if cuda:
-        units.append(Unit("cuda.cu", "cuda", cuda, implicit=True))
+        units.append(Unit("cuda_source.cu", "cuda", cuda, implicit=True))
     bindings = _bindings(arguments.get("functions"), wrap=arguments.get("with_pytorch_error_handling", True))
     return _request("load_inline", units, bindings, arguments)
 

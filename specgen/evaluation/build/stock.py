@@ -15,7 +15,7 @@ from unittest.mock import patch
 
 from specgen.evaluation.build.errors import BuildFailed
 from specgen.evaluation.build.facade import Compiled
-from specgen.evaluation.build.request import BuildRequest, Unit
+from specgen.evaluation.build.request import BuildRequest
 from specgen.evaluation.build.toolchain import Completed, Deadline, ninja_on_path, run_all
 
 
@@ -50,15 +50,10 @@ def _arguments(request: BuildRequest, directory: Path) -> dict[str, Any]:
     arguments = {name: list(value) if isinstance(value, list) else value for name, value in request.arguments.items()}
     arguments.update(build_directory=str(directory), verbose=False)
     if request.kind == "load_inline":
-        by_file = {unit.file: unit for unit in request.units}
-        arguments["cpp_sources"] = _numbered(by_file["main.cpp"])
-        if "cuda.cu" in by_file:
-            arguments["cuda_sources"] = _numbered(by_file["cuda.cu"])
+        for unit in request.units:
+            unit.write_sources(directory)
+            arguments[f"{unit.language}_sources"] = unit.numbered
     return arguments
-
-
-def _numbered(unit: Unit) -> list[str]:
-    return [f'#line 1 "{unit.file}"\n{source}' for source in unit.sources]
 
 
 def _run_ninja_file(directory: Path, error_prefix: str, deadline: Deadline) -> str:

@@ -58,7 +58,7 @@ std::string str(const A&... parts) {
   return out;
 }
 
-namespace detail {
+namespace specgen_detail {
 // The same choice as torch's: no words, one C string as it is, or everything joined.
 template <class... A>
 std::string check_message(const char*, const A&... parts) {
@@ -76,7 +76,7 @@ inline const char* c_str(const char* text) {
 inline const char* c_str(const std::string& text) {
   return text.c_str();
 }
-} // namespace detail
+} // namespace specgen_detail
 
 } // namespace specgen_v1
 } // namespace c10
@@ -92,7 +92,7 @@ inline const char* c_str(const std::string& text) {
         __func__,                                                                                       \
         __FILE__,                                                                                       \
         static_cast<uint32_t>(__LINE__),                                                                \
-        ::c10::detail::c_str(::c10::detail::check_message(                                              \
+        ::c10::specgen_detail::c_str(::c10::specgen_detail::check_message(                                              \
             "Expected " #cond " to be true, but got false.  (Could this error message be improved?  If so, " \
             "please report an enhancement request to PyTorch.)" __VA_OPT__(, ) __VA_ARGS__)));          \
   }

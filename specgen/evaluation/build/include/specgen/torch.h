@@ -129,7 +129,7 @@ inline at::Tensor make_variable(at::Tensor data, bool requires_grad) {
 }
 } // namespace autograd
 
-namespace detail {
+namespace specgen_detail {
 inline SpecgenOptions flatten(const TensorOptions& o) {
   SpecgenOptions f{-1, -1, -1, -1, -1, -1, -1};
   if (const auto dtype = c10::optTypeMetaToScalarType(o.dtype_opt())) {
@@ -143,15 +143,15 @@ inline SpecgenOptions flatten(const TensorOptions& o) {
   f.pinned_memory = o.pinned_memory_opt() ? static_cast<int32_t>(o.pinned_memory()) : -1;
   return f;
 }
-} // namespace detail
+} // namespace specgen_detail
 
 inline at::Tensor from_blob(void* data, IntArrayRef sizes, const TensorOptions& options = {}) {
-  const SpecgenOptions f = detail::flatten(options);
+  const SpecgenOptions f = specgen_detail::flatten(options);
   return Tensor::specgen_adopt(specgen_from_blob(data, sizes.data(), sizes.size(), nullptr, &f));
 }
 inline at::Tensor from_blob(void* data, IntArrayRef sizes, IntArrayRef strides, const TensorOptions& options = {}) {
   SPECGEN_REQUIRE(sizes.size() == strides.size(), "number of sizes and strides must match");
-  const SpecgenOptions f = detail::flatten(options);
+  const SpecgenOptions f = specgen_detail::flatten(options);
   return Tensor::specgen_adopt(specgen_from_blob(data, sizes.data(), sizes.size(), strides.data(), &f));
 }
 
