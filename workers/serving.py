@@ -127,7 +127,7 @@ class Server:
         """Whatever came of it."""
         patiently(lambda: self.client.delete(self.keys.start(request.request_id)))
 
-    def evaluate(self, request: EvaluationRequest) -> EvaluationResult:
+    def evaluate(self, request: EvaluationRequest, queue_s: float) -> EvaluationResult:
         """Run it alone on the device. Raises Aborted if its scope closes meanwhile; the device is free then."""
         started = time.time()
         cell = self._cell or self._start()
@@ -145,7 +145,7 @@ class Server:
             update={
                 "worker": self.worker,
                 "device": self.device.name,
-                "queue_s": max(0.0, started - request.enqueued_at) if request.enqueued_at else 0.0,
+                "queue_s": queue_s,
                 "device_s": time.time() - started,
                 "finished_at": time.time(),
             }
@@ -201,7 +201,9 @@ def serve(task: Any, payload: dict[str, Json]) -> dict[str, Json]:
     """The body of both tasks. Returns the outcome in short; the result itself goes to the scope's stream."""
     if SERVER is None:
         raise InfrastructureError("this worker has no device", "start it by `python -m workers.device`")
+    begun = time.time()
     server, request = SERVER, EvaluationRequest.model_validate(payload)
+    queue_s = max(0.0, begun - request.enqueued_at) if request.enqueued_at else 0.0
     claim = server.claim(request)
     if claim == "closed":
         _revoke(server, task, request, terminated=False)
@@ -209,7 +211,7 @@ def serve(task: Any, payload: dict[str, Json]) -> dict[str, Json]:
         log.warning("evaluated_elsewhere", request=request.request_id)
         raise Ignore
     try:
-        result = _evaluate(server, request, int(task.request.get(DELIVERIES_HEADER) or 1))
+        result = _evaluate(server, request, queue_s, int(task.request.get(DELIVERIES_HEADER) or 1))
     except Aborted:
         _revoke(server, task, request, terminated=True)
     finally:
@@ -218,10 +220,11 @@ def serve(task: Any, payload: dict[str, Json]) -> dict[str, Json]:
     return {"status": result.status.value, "speedup": result.speedup, "device_s": round(result.device_s, 3)}
 
 
-def _evaluate(server: Server, request: EvaluationRequest, deliveries: int) -> EvaluationResult:
+def _evaluate(server: Server, request: EvaluationRequest, queue_s: float, deliveries: int) -> EvaluationResult:
     """Evaluate and publish; an error of ours is published too, so that the controller need not wait for it."""
     try:
-        result = _quarantined(request, deliveries) if deliveries > MAX_DELIVERIES else server.evaluate(request)
+        quarantined = deliveries > MAX_DELIVERIES
+        result = _quarantined(request, deliveries) if quarantined else server.evaluate(request, queue_s)
     except Aborted:
         raise
     except Exception as exc:
