@@ -48,12 +48,12 @@ def test_redis_restarts_while_a_request_runs(server, tmp_path):
     )
     try:
         wait_for(lambda: devices(client), 20, f"the device, see {worker.log}")
-        for name, sleep_s in (("after", 0), ("runs", 5)):
+        for name, sleep_s in (("runs", 5), ("after", 0)):
             it = request(name, source=json.dumps({"sleep_s": sleep_s}))
             headers = {SCOPE_HEADER: it.scope, ORIGIN_HEADER: it.origin.value}
             payload = {"request": it.model_dump(mode="json")}
             sender(app)(TASKS[it.phase], payload, it.phase.value, headers, it.request_id)
-        wait_for(lambda: client.keys(KEYS.start("runs*")), what="the start claim")
+            wait_for(lambda: client.keys(KEYS.start("runs*")), what="the start claim")
         time.sleep(1.2)  # the append-only file is written every second
 
         server.stop()
