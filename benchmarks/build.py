@@ -105,6 +105,7 @@ class Tally:
     kernel: float | None = None
 
     def add(self, case: Case, fast: Built, slow: Built) -> None:
+        """Compare one case's two builds and print its line."""
         build_log = fast.log.builds[0]
         self.differing += agree(case, fast, slow)
         if build_log.route != case.route:

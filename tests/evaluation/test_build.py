@@ -15,6 +15,10 @@ from torch.utils import cpp_extension
 from benchmarks.build_cases import SCALE, Case, Raises, outcome, same
 from benchmarks.build_more_cases import ALL_CASES
 from specgen.evaluation.build import BuildFailed, BuildLog, BuildTimeout, ensure_support, install
+from specgen.evaluation.build.facade import compile_units
+from specgen.evaluation.build.request import from_load_inline
+from specgen.evaluation.build.support import Support
+from specgen.evaluation.build.toolchain import Deadline, cuda_home
 
 pytestmark = pytest.mark.timeout(900)
 
@@ -152,3 +156,38 @@ def test_stock_leaves_torch_as_it_was(support: Path, tmp_path: Path, original: N
         load_inline(name="slow", cpp_sources=SCALE, functions="scale")
     assert (cpp_extension._run_ninja_build, cpp_extension._import_module_from_library) == before
     assert log.builds[0].made_by == "stock"
+
+
+CUDA_SOURCE = """
+#include <ATen/cuda/CUDAContext.h>
+#include <c10/cuda/CUDAGuard.h>
+template <typename T>
+__global__ void doubled(const at::PackedTensorAccessor32<T, 2, at::RestrictPtrTraits> a, T* __restrict__ out, int n) {
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < n) out[i] = a[i / a.size(1)][i % a.size(1)] * T(2);
+}
+torch::Tensor run(torch::Tensor x) {
+    TORCH_CHECK(x.is_cuda() && x.dtype() == torch::kFloat32, "bad input of type ", x.dtype());
+    const at::cuda::OptionalCUDAGuard guard(device_of(x));
+    auto out = torch::empty_like(x);
+    const int n = x.numel();
+    AT_DISPATCH_FLOATING_TYPES(x.scalar_type(), "run", ([&] {
+        doubled<scalar_t><<<(n + 255) / 256, 256, 0, at::cuda::getCurrentCUDAStream()>>>(
+            x.packed_accessor32<scalar_t, 2, at::RestrictPtrTraits>(), out.data_ptr<scalar_t>(), n);
+    }));
+    C10_CUDA_KERNEL_LAUNCH_CHECK();
+    return out;
+}
+"""
+
+
+@pytest.mark.skipif(cuda_home() is None, reason="no CUDA toolkit")
+def test_a_cuda_source_compiles_with_the_facade(support: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TORCH_CUDA_ARCH_LIST", "9.0")
+    prototype = "torch::Tensor run(torch::Tensor x);"
+    request = from_load_inline(
+        {"name": "k", "cpp_sources": prototype, "cuda_sources": CUDA_SOURCE, "functions": ["run"]}
+    )
+    objects, _ = compile_units(request, tmp_path, Support(support), Deadline.after(120))
+    assert objects == ["unit0.cu.o"]  # the prototype and the bindings joined the CUDA unit
+    assert (tmp_path / "unit0.cu.o").stat().st_size > 0

@@ -15,7 +15,7 @@ from specgen.evaluation.build.errors import FacadeRefused
 from specgen.evaluation.build.request import BuildRequest, Unit
 from specgen.evaluation.build.screen import prelude, refusal, without_comments
 from specgen.evaluation.build.support import Support
-from specgen.evaluation.build.toolchain import Deadline, cxx, run, run_all
+from specgen.evaluation.build.toolchain import Deadline, cuda_home, cxx, run, run_all
 
 
 @dataclass(frozen=True)
@@ -36,6 +36,19 @@ class _Translation:
 def build(request: BuildRequest, directory: Path, support: Support, deadline: Deadline) -> Compiled:
     """Compile and link in ``directory``. Raises FacadeRefused, BuildTimeout, CompilerKilled."""
     _check(request, support)
+    objects, output = compile_units(request, directory, support, deadline)
+    library = f"{request.name}.so"
+    flags = [*request.ldflags, *_link_flags(request, support)]
+    link = run([cxx(), *objects, "-shared", *flags, "-o", library], directory, deadline)
+    if link.code != 0:
+        raise FacadeRefused("it does not link with the façade", link.output)
+    return Compiled(directory / library, output + link.output)
+
+
+def compile_units(
+    request: BuildRequest, directory: Path, support: Support, deadline: Deadline
+) -> tuple[list[str], str]:
+    """The object files (names in ``directory``) and what the compilers printed. Raises as :func:`build`."""
     translations = list(translate(request))
     for name, text in support.overloads.includes(request.source).items():
         (directory / name).write_text(text)
@@ -43,21 +56,11 @@ def build(request: BuildRequest, directory: Path, support: Support, deadline: De
         (directory / one.file).write_text(one.text)
     for unit in request.units:
         unit.write_sources(directory)
-    commands = [_command(request, one, directory, support) for one in translations]
-    done = run_all(commands, directory, deadline)
+    done = run_all([_command(request, one, directory, support) for one in translations], directory, deadline)
     output = "\n".join(one.output for one in done if one.output)
     if any(one.code != 0 for one in done):
         raise FacadeRefused("it does not compile with the façade", output)
-    library = f"{request.name}.so"
-    objects = [f"{one.file}.o" for one in translations]
-    link = run(
-        [cxx(), *objects, "-shared", *request.ldflags, *_link_flags(request, support), "-o", library],
-        directory,
-        deadline,
-    )
-    if link.code != 0:
-        raise FacadeRefused("it does not link with the façade", link.output)
-    return Compiled(directory / library, output + link.output)
+    return [f"{one.file}.o" for one in translations], output
 
 
 def translate(request: BuildRequest) -> Iterator[_Translation]:
@@ -131,11 +134,10 @@ def nvcc_command(common: list[str], cuda_cflags: tuple[str, ...]) -> list[str]:
 
 
 def _cuda_home() -> Path:
-    from torch.utils.cpp_extension import CUDA_HOME
-
-    if CUDA_HOME is None:
+    home = cuda_home()
+    if home is None:
         raise FacadeRefused("no CUDA toolkit was found")
-    return Path(CUDA_HOME)
+    return home
 
 
 def _link_flags(request: BuildRequest, support: Support) -> list[str]:

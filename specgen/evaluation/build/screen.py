@@ -13,13 +13,13 @@ _COMMENTS = re.compile(r'"(?:\\.|[^"\\\n])*"|//[^\n]*|/\*.*?\*/', re.DOTALL)
 
 _REFUSED: tuple[tuple[str, str], ...] = (
     (r"\bpy(?:bind11)?::(?:arg|kw_only|pos_only|args|kwargs|call_guard)\b|\"_a\b", "keyword arguments"),
-    (r"\bpy(?:bind11)?::(?!module_?\b|detail\b)\w+", "Python objects in C++"),
+    (r"\bpy(?:bind11)?::(?!module_?\b)\w+", "Python objects in C++"),
     (r"\bTORCH_LIBRARY\w*\b", "a torch library"),
-    (r"\btorch::(?:nn|jit|autograd|optim|data|serialize|indexing|serialize)::", "torch's C++ front end"),
+    (r"\btorch::(?:nn|jit|autograd|optim|data|serialize|indexing)::", "torch's C++ front end"),
     (r"\bat::(?:native|indexing|vec|meta|functorch)::", "ATen's inside"),
     (r"\bPy(?:Object|_BuildValue|Arg_|GILState)\w*", "Python's C interface"),
     (r"\bextern\s+\"C\"\s+.*\bPyInit_", "an own module initialiser"),
-    (r"^[ \t]*#[ \t]*(?:el)?if.*\b(?:TORCH|AT|C10|PYTORCH|PYBIND11|CUDART)_\w+", "a condition on torch's macros"),
+    (r"^[ \t]*#[ \t]*(?:el)?if.*\b(?:TORCH|AT|C10|PYTORCH|PYBIND11)_\w+", "a condition on torch's macros"),
     (r"__has_include", "a condition on headers"),
     (r"\bspecgen_\w+|\bspecgen::", "the façade's own names"),
     (r"\bC10_\w*(?:REGISTER|REGISTRY)\w*", "registration"),

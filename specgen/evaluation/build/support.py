@@ -22,7 +22,7 @@ from types import ModuleType
 
 from specgen.errors import EnvironmentLacking, InfrastructureError
 from specgen.evaluation.build.operators import Overloads, read_overloads
-from specgen.evaluation.build.toolchain import Deadline, cxx, run, version_of
+from specgen.evaluation.build.toolchain import Deadline, cuda_home, cxx, run, version_of
 
 _HERE = Path(__file__).parent
 _MANIFEST = "manifest.json"
@@ -185,11 +185,10 @@ def _compile(directory: Path, torch_root: Path, library: str) -> None:
     includes = [torch_root / "include", torch_root / "include/torch/csrc/api/include"]
     includes += [Path(sysconfig.get_path("include"))]
     if cuda:
-        from torch.utils.cpp_extension import CUDA_HOME
-
-        if CUDA_HOME is None:
+        home = cuda_home()
+        if home is None:
             raise EnvironmentLacking("torch has CUDA, but no CUDA toolkit was found", "install it, or set CUDA_HOME")
-        includes.append(Path(CUDA_HOME) / "include")
+        includes.append(home / "include")
     flags = ["-O1", "-fPIC", "-std=c++20", "-fopenmp", "-fvisibility=hidden", "-w"]
     flags += [f"-DTORCH_EXTENSION_NAME={Path(library).stem}", "-DTORCH_API_INCLUDE_EXTENSION_H"]
     flags += ["-DSPECGEN_SUPPORT_CUDA"] if cuda else []

@@ -88,6 +88,16 @@ def cpu_name() -> str:
     return platform.machine()
 
 
+def cuda_home() -> Path | None:
+    """The CUDA toolkit: torch's choice, else CUDA_HOME, else the usual place (a torch without CUDA chooses none)."""
+    from torch.utils import cpp_extension
+
+    for place in (cpp_extension.CUDA_HOME, os.environ.get("CUDA_HOME"), "/usr/local/cuda"):
+        if place and (Path(place) / "bin" / "nvcc").exists():
+            return Path(place)
+    return None
+
+
 @contextlib.contextmanager
 def ninja_on_path() -> Iterator[None]:
     """torch calls ``ninja`` by name; an interpreter called by its path has its own ninja beside it, off PATH."""

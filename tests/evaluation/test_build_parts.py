@@ -1,0 +1,139 @@
+"""The parts of a build: the screen, the request and its key, the operators' index, the compilers' runner, the cache."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+import torch
+
+from specgen.evaluation.build import BuildTimeout, CompilerKilled
+from specgen.evaluation.build.cache import BuildCache, Entry
+from specgen.evaluation.build.operators import read_overloads
+from specgen.evaluation.build.request import BuildRequest, from_load_inline
+from specgen.evaluation.build.screen import prelude, refusal
+from specgen.evaluation.build.toolchain import Deadline, ninja_on_path, run, run_all
+
+TORCH_INCLUDE = Path(torch.__file__).parent / "include"
+
+
+def request(**arguments: Any) -> BuildRequest:
+    return from_load_inline({"name": "x", "cpp_sources": "int f() { return 1; }", "functions": ["f"], **arguments})
+
+
+@pytest.mark.parametrize(
+    ("source", "why"),
+    [
+        ('m.def("f", &f, py::arg("x"), py::arg("k") = 2);', "keyword arguments"),
+        ('m.def("f", &f, "x"_a);', "keyword arguments"),
+        ('py::class_<Model>(m, "Model");', "Python objects in C++"),
+        ("TORCH_LIBRARY(my, m) {}", "a torch library"),
+        ("torch::nn::Linear layer(1, 2);", "torch's C++ front end"),
+        ("  #if defined(TORCH_VERSION_MAJOR)", "a condition on torch's macros"),
+        ('// py::arg("x")\nm.def("f", &f);', ""),
+        ("/* torch::nn:: */ torch::Tensor f(torch::Tensor x);", ""),
+        ("#if __CUDA_ARCH__ >= 800", ""),
+        ("PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) { py::module_& n = m; }", ""),
+    ],
+)
+def test_the_screen_refuses_what_the_facade_could_get_wrong(source: str, why: str) -> None:
+    assert refusal(source) == why
+
+
+def test_a_source_gets_the_headers_that_torch_would_have_brought() -> None:
+    lines = prelude("std::unordered_map<int, at::Half> m; omp_get_max_threads(); __m256 v;", cuda=False)
+    assert "#include <unordered_map>" in lines
+    assert "#include <omp.h>" in lines
+    assert "#include <immintrin.h>" in lines
+    assert "#define SPECGEN_WITH_HALF 1" in lines
+    assert "<random>" not in prelude("std::mt19937 g;", cuda=False)  # torch does not bring that one
+
+
+def test_the_key_holds_everything_the_library_depends_on() -> None:
+    here = {"torch": "1"}
+    keys = [
+        request().key(here),
+        request(cpp_sources="int f() { return 2; }").key(here),
+        request(extra_cflags=["-O3"]).key(here),
+        request(extra_cuda_cflags=["--use_fast_math"]).key(here),
+        request(functions={"f": "words"}).key(here),
+        request(name="y").key(here),
+        request(with_cuda=True).key(here),
+        request().key({"torch": "2"}),
+    ]
+    assert len(set(keys)) == len(keys)
+    assert request().key(here) == keys[0]
+    assert len(keys[0]) == 64
+
+
+def test_flags_may_share_a_string() -> None:
+    assert request(extra_cflags=["-O3 -march=native", "-DX='a b'"]).cflags == ("-O3", "-march=native", "-DX=a b")
+
+
+def test_every_overload_of_an_operator_keeps_its_signature() -> None:
+    index = read_overloads(TORCH_INCLUDE)
+    assert len(index.functions) > 2000
+    declared = index.method_declarations["sum"]
+    assert any("at::OptionalIntArrayRef dim, bool keepdim=false" in text for text in declared)
+    assert any("std::tuple<at::Tensor,at::Tensor> max(" in text for text in index.functions["max"])
+    written = index.includes("auto y = x.softmax(-1);")
+    assert "softmax" in written["specgen_methods.inc"]
+    assert "matmul" not in written["specgen_methods.inc"]
+
+
+def test_the_deadline_kills_the_compiler_and_what_it_started(tmp_path: Path) -> None:
+    script = f"sleep 60 & echo $! > {tmp_path}/pid; wait"
+    started = time.monotonic()
+    with pytest.raises(BuildTimeout):
+        run(["sh", "-c", script], tmp_path, Deadline.after(0.5))
+    assert time.monotonic() - started < 10
+    grandchild = int((tmp_path / "pid").read_text())
+    alive = [process.pid for process in psutil.process_iter() if process.status() != psutil.STATUS_ZOMBIE]  # type: ignore[no-untyped-call]
+    assert grandchild not in alive
+
+
+def test_a_compiler_stays_in_the_callers_process_group(tmp_path: Path) -> None:
+    done = run([sys.executable, "-c", "import os; print(os.getpgid(0))"], tmp_path, Deadline.after(None))
+    assert int(done.output) == os.getpgid(0)
+
+
+def test_a_compiler_killed_from_outside_is_tried_once_more_alone(tmp_path: Path) -> None:
+    once = ["sh", "-c", "test -e tried && exit 0; touch tried; kill -9 $$"]
+    assert [done.code for done in run_all([once, ["true"]], tmp_path, Deadline.after(30))] == [0, 0]
+    with pytest.raises(CompilerKilled):
+        run_all([["sh", "-c", "kill -9 $$"]], tmp_path, Deadline.after(30))
+
+
+def test_ninja_is_found_beside_the_interpreter(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "/nonexistent")
+    with ninja_on_path():
+        assert subprocess.run(["ninja", "--version"], capture_output=True, check=True).stdout
+    assert os.environ["PATH"] == "/nonexistent"
+
+
+def test_only_a_finished_build_is_found(tmp_path: Path) -> None:
+    cache = BuildCache(tmp_path)
+    entry = Entry("facade", "x.so", "", "")
+    scratch = cache.scratch()
+    assert cache.find("key") is None
+    (scratch / "x.so").write_bytes(b"library")
+    library = cache.keep("key", scratch, entry)
+    assert cache.find("key") == (entry, library)
+    other = cache.scratch()
+    (other / "x.so").write_bytes(b"another")
+    assert cache.keep("key", other, entry) == library  # the first finished build stays
+    assert library.read_bytes() == b"library"
+
+
+def test_without_a_compiler_one_line_says_so(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "specgen.evaluation.build", "--cache", str(tmp_path)]
+    done = subprocess.run(command, env={"PATH": "/nonexistent"}, cwd=Path.cwd(), capture_output=True, text=True)
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: no C++ compiler")
+    assert len(done.stderr.splitlines()) == 1
