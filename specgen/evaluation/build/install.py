@@ -129,6 +129,9 @@ class _Attempt:
         support = self.builder.support
         if support is None:
             return None
+        if not support.fits():
+            self.fallback = "the support library is of another torch, compiler or façade"
+            return None
         scratch = self.builder.cache.scratch()
         try:
             compiled = facade.build(self.request, scratch, support, self.deadline)
