@@ -18,9 +18,6 @@ from specgen.evaluation.build.support import Support
 from specgen.evaluation.build.toolchain import Deadline, cuda_home, cxx, run, run_all
 
 
-DOES_NOT_COMPILE = "it does not compile with the façade"
-
-
 @dataclass(frozen=True)
 class Compiled:
     """A finished library and what the compilers printed."""
@@ -62,7 +59,7 @@ def compile_units(
     done = run_all([_command(request, one, directory, support) for one in translations], directory, deadline)
     output = "\n".join(one.output for one in done if one.output)
     if any(one.code != 0 for one in done):
-        raise FacadeRefused(DOES_NOT_COMPILE, output)
+        raise FacadeRefused("it does not compile with the façade", output)
     return [f"{one.file}.o" for one in translations], output
 
 
