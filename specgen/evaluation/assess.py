@@ -31,7 +31,7 @@ from specgen.evaluation.work import Work, measure, needed_bytes
 from specgen.types import EvaluationRequest, Phase, Profile, Status
 
 _CACHE_LIMIT = 32 << 20
-_FIRST_CUT = (2, 6)  # warm-ups and runs of a validation's speedup
+_FIRST_CUT = (3, 9)  # warm-ups and runs of a validation's speedup
 
 
 class Assessment:

@@ -1,7 +1,8 @@
 """What a device can do at most: copy bandwidth by working set, and matrix-product arithmetic, measured once.
 
-By the CPU clock, as runs are timed. The bandwidth is that of a hot copy of the same working set, the best of many: nothing on the device moves those
-bytes much faster, which is what the ``faster_than_memory`` rule rests on. Cached in ``<cache_root>/ceilings``.
+By the CPU clock, as runs are timed. The bandwidth is that of a hot copy of the same working set, the best of many:
+nothing on the device moves those bytes much faster, which is what the ``faster_than_memory`` rule rests on. Cached in
+``<cache_root>/ceilings``.
 """
 
 from __future__ import annotations

@@ -208,7 +208,17 @@ class Cell:
         deadline = time.monotonic() + wait_s
         while (left := deadline - time.monotonic()) > 0:
             if not self._read(left):
+                return self._vanished(deadline)
+        return False
+
+    def _vanished(self, deadline: float) -> bool:
+        """Its last descriptors are closed: the supervisor is gone as soon as the kernel has reaped it."""
+        while time.monotonic() < deadline:
+            try:
+                os.killpg(self.pgid, 0)
+            except ProcessLookupError:
                 return True
+            time.sleep(0.001)
         return False
 
     def _read(self, timeout_s: float) -> bool:
