@@ -17,6 +17,8 @@ from specgen.evaluation.build.screen import prelude, refusal, without_comments
 from specgen.evaluation.build.support import Support
 from specgen.evaluation.build.toolchain import Deadline, cuda_home, cxx, run, run_all
 
+DOES_NOT_COMPILE = "it does not compile with the façade"
+
 
 @dataclass(frozen=True)
 class Compiled:
@@ -59,7 +61,7 @@ def compile_units(
     done = run_all([_command(request, one, directory, support) for one in translations], directory, deadline)
     output = "\n".join(one.output for one in done if one.output)
     if any(one.code != 0 for one in done):
-        raise FacadeRefused("it does not compile with the façade", output)
+        raise FacadeRefused(DOES_NOT_COMPILE, output)
     return [f"{one.file}.o" for one in translations], output
 
 

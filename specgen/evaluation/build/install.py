@@ -155,12 +155,19 @@ class _Attempt:
     def by_stock(self) -> ModuleType | str:
         scratch = self.builder.cache.scratch()
         try:
-            compiled = stock.build(self.request, scratch, self.original, self.deadline)
+            compiled = stock.build(self.request, scratch, self.original, self.deadline, self._suspect())
         except BaseException:
             shutil.rmtree(scratch, ignore_errors=True)
             raise
         self.made_by, self.output = "stock", compiled.output
         return self._load(self._keep(scratch, compiled.library))
+
+    def _suspect(self) -> stock.Suspect | None:
+        """Only what the façade tried to compile: what it refused beforehand is most likely right."""
+        support = self.builder.support
+        if support is None or self.fallback != facade.DOES_NOT_COMPILE:
+            return None
+        return stock.Suspect(support.stock_header, self.output)
 
     def _keep(self, scratch: Path, library: Path) -> Path:
         entry = Entry(self.made_by, str(library.relative_to(scratch)), self.fallback, self.output)

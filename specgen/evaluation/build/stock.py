@@ -9,17 +9,33 @@ from __future__ import annotations
 import shlex
 import subprocess
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
+from specgen.evaluation.build import verify
 from specgen.evaluation.build.errors import BuildFailed
 from specgen.evaluation.build.facade import Compiled
 from specgen.evaluation.build.request import BuildRequest
 from specgen.evaluation.build.toolchain import Completed, Deadline, ninja_on_path, run_all
 
 
-def build(request: BuildRequest, directory: Path, original: Callable[..., Any], deadline: Deadline) -> Compiled:
+@dataclass(frozen=True)
+class Suspect:
+    """A source that the façade could not compile: torch's headers, precompiled, may settle it at once."""
+
+    header: Path
+    facade_output: str
+
+
+def build(
+    request: BuildRequest,
+    directory: Path,
+    original: Callable[..., Any],
+    deadline: Deadline,
+    suspect: Suspect | None = None,
+) -> Compiled:
     """Build in ``directory`` with torch's ``original``. Raises BuildFailed, BuildTimeout, CompilerKilled."""
     from torch.utils import cpp_extension
 
@@ -27,7 +43,10 @@ def build(request: BuildRequest, directory: Path, original: Callable[..., Any], 
 
     def run_build(build_directory: str, verbose: bool, error_prefix: str) -> None:
         del verbose
-        outputs.append(_run_ninja_file(Path(build_directory), error_prefix, deadline))
+        commands = _commands(Path(build_directory))
+        if suspect is not None:
+            _settle(suspect, commands, request.source, Path(build_directory), error_prefix, deadline)
+        outputs.append(_run(commands, Path(build_directory), error_prefix, deadline))
 
     def library(module_name: str, path: str, is_python_module: bool) -> Path:
         del is_python_module
@@ -56,10 +75,27 @@ def _arguments(request: BuildRequest, directory: Path) -> dict[str, Any]:
     return arguments
 
 
-def _run_ninja_file(directory: Path, error_prefix: str, deadline: Deadline) -> str:
-    """Compile everything, then link, and report as ninja does. Returns what the compilers printed."""
+def _commands(directory: Path) -> list[list[str]]:
+    """What ninja would run, the link last."""
     listed = subprocess.run(["ninja", "-t", "commands"], cwd=directory, capture_output=True, text=True, check=True)
-    commands = [shlex.split(line) for line in listed.stdout.splitlines()]
+    return [shlex.split(line) for line in listed.stdout.splitlines()]
+
+
+def _settle(
+    suspect: Suspect, commands: list[list[str]], source: str, directory: Path, error_prefix: str, deadline: Deadline
+) -> None:
+    """Raises BuildFailed where the front end finds an error; the messages are stock's, or the façade's where its first
+    is the same (it names the further ones too)."""
+    first = verify.check(commands[:-1], source, suspect.header, directory, deadline)
+    if first is not None:
+        facade_output = suspect.facade_output.replace("specgen_v1::", "")  # the façade's inline namespace
+        output = facade_output if verify.agree(first, facade_output) else first
+        failed = Completed(" ".join(commands[0]), 1, output)
+        raise BuildFailed(f"{error_prefix}: {_as_ninja(failed, 1, len(commands))}\nninja: build stopped.\n")
+
+
+def _run(commands: list[list[str]], directory: Path, error_prefix: str, deadline: Deadline) -> str:
+    """Compile everything, then link, and report as ninja does. Returns what the compilers printed."""
     done = run_all(commands[:-1], directory, deadline)
     if all(one.code == 0 for one in done):
         done += run_all(commands[-1:], directory, deadline)

@@ -15,12 +15,14 @@ import shutil
 import sysconfig
 import tempfile
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
 from types import ModuleType
 
 from specgen.errors import EnvironmentLacking, InfrastructureError
+from specgen.evaluation.build import verify
 from specgen.evaluation.build.operators import Overloads, read_overloads
 from specgen.evaluation.build.toolchain import Deadline, cuda_home, cxx, run, version_of
 
@@ -83,6 +85,11 @@ class Support:
         """True where torch is built with CUDA."""
         return bool(self.manifest["cuda"])
 
+    @property
+    def stock_header(self) -> Path:
+        """torch's own header, precompiled (`verify`): first on the include path."""
+        return self.directory / "stock"
+
     @cached_property
     def overloads(self) -> Overloads:
         """The operators of the torch it was built for."""
@@ -128,7 +135,7 @@ def facade_hash() -> str:
     for path in sorted([*_HERE.glob("include/**/*"), *_HERE.glob("native/*"), _HERE / "operators.py"]):
         if path.is_file():
             digest.update(path.name.encode() + b"\0" + path.read_bytes())
-    digest.update(repr((_STUBS, _CUDA_STUBS, _PRECOMPILED)).encode())
+    digest.update(repr((_STUBS, _CUDA_STUBS, _PRECOMPILED, verify.FLAGS)).encode())
     return digest.hexdigest()[:16]
 
 
@@ -150,8 +157,13 @@ def _make(directory: Path, key: str) -> None:
     overloads = read_overloads(torch_root / "include")
     (directory / "operators.json").write_text(json.dumps(overloads.as_json()))
     library = f"specgen_support_{key}.so"
-    _compile(directory, torch_root, library)
-    _precompile(directory / "include")
+    includes = [torch_root / "include", torch_root / "include/torch/csrc/api/include"]
+    includes += [Path(sysconfig.get_path("include"))]
+    with ThreadPoolExecutor(1) as beside:  # a core each, half a minute each
+        header = beside.submit(verify.precompile, directory / "stock", includes, Deadline.after(_BUILD_LIMIT_S))
+        _compile(directory, torch_root, library)
+        _precompile(directory / "include")
+        header.result()
     manifest = {
         "key": key,
         "library": library,
