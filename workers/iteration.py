@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import threading
 import time
 from collections.abc import AsyncIterator, Awaitable
@@ -22,6 +23,7 @@ from celery import signals
 from redis.asyncio import Redis
 
 from specgen.controller import termination
+from specgen.controller.cancelling import stop
 from specgen.controller.evaluations import Evaluations
 from specgen.controller.loop import Iteration, IterationOutcome, IterationPlan
 from specgen.errors import InfrastructureError, SettingsError, StaleLease, UserError
@@ -41,6 +43,8 @@ STOP_POLL_S = 0.5
 MODEL_FAILURES = 3  # iterations in a row whose model failed: the job fails
 
 log = structlog.get_logger(__name__)
+for _noisy in ("alembic", "httpx2"):  # a line for every store that is opened and every request that is sent
+    logging.getLogger(_noisy).setLevel(logging.WARNING)
 
 
 @app.task(name="workers.iteration.iterate", bind=True)  # type: ignore[untyped-decorator]
@@ -142,9 +146,7 @@ class Runner:
                     guard.result()
             return await main
         finally:
-            for task in (main, *others):
-                task.cancel()
-            await asyncio.gather(main, *others, return_exceptions=True)
+            await stop((main, *others))
 
     async def _commit(self, state: JobState, reason: str, events: Stream) -> str:
         await asyncio.to_thread(self.store.set_state, self.job_id, state, reason, self.token)

@@ -13,6 +13,7 @@ import time
 from dataclasses import dataclass, field
 
 from specgen.controller.answers import FirstBlock, extract
+from specgen.controller.cancelling import stop
 from specgen.controller.evaluations import Evaluations, Outcome
 from specgen.controller.forks import ForkGate
 from specgen.controller.ports import Events, GenerationRecord, Model, Pool, Recorder, Stream
@@ -86,10 +87,7 @@ class Iteration:
         try:
             reason = await self._boundary
         finally:
-            everything = [*tasks, *self._forks]
-            for task in everything:
-                task.cancel()
-            await asyncio.gather(*everything, return_exceptions=True)
+            await stop([*tasks, *self._forks])
             await self.pool.close(self.evaluations.scope)
         chosen = self.outcomes[-1] if reason is IterationReason.EARLY else self._best()
         return IterationOutcome(reason, tuple(self.outcomes), chosen, self.threshold, self.main_failure)

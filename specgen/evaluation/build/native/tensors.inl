@@ -176,7 +176,10 @@ const char* specgen_scalar_type_name(int32_t dtype) {
   return c10::toString(scalar_type(dtype));
 }
 const char* specgen_type_name(int32_t dtype) {
-  return c10::scalarTypeToTypeMeta(scalar_type(dtype)).name().data();
+  // A view into a longer text, so not a C string by itself.
+  static thread_local std::string name;
+  name = std::string(c10::scalarTypeToTypeMeta(scalar_type(dtype)).name());
+  return name.c_str();
 }
 int64_t specgen_element_size(int32_t dtype) {
   return static_cast<int64_t>(c10::elementSize(scalar_type(dtype)));
