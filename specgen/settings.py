@@ -7,6 +7,7 @@ Nested fields are written ``SPECGEN_FORKS__SPACING_CHARS=1800``. The defaults of
 from __future__ import annotations
 
 import hashlib
+import os
 import tempfile
 from functools import lru_cache
 from pathlib import Path
@@ -87,7 +88,8 @@ class Settings(BaseSettings):
         env_prefix="SPECGEN_", env_nested_delimiter="__", toml_file="specgen.toml", extra="ignore"
     )
 
-    home: Path = Path(".specgen")  # embedded state: Valkey socket, SQLite, logs, build cache
+    home: Path = Path(".specgen")  # embedded state: Valkey socket, SQLite, logs
+    cache: Path = Path()  # builds, and what fast builds need (1.2 GB); empty: ``specgen`` in the user's cache folder
     redis_url: str = ""  # empty: the embedded server's socket under ``home``
     database_url: str = ""  # empty: SQLite under ``home``
     prefix: str = "specgen"  # of every Redis key that is not a Celery queue
@@ -113,6 +115,13 @@ class Settings(BaseSettings):
     def home_path(self) -> Path:
         """``home`` made absolute."""
         return self.home.expanduser().resolve()
+
+    @property
+    def cache_path(self) -> Path:
+        """``cache`` made absolute. All systems of a user share it: what is in it is named by what it was made of."""
+        if self.cache != Path():
+            return self.cache.expanduser().resolve()
+        return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache").resolve() / "specgen"
 
     @property
     def socket_path(self) -> Path:

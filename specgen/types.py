@@ -188,6 +188,22 @@ class EvaluationResult(Frozen):
         return self
 
 
+# ------------------------------------------------------------------------------------------------ pool
+
+
+@dataclass(frozen=True)
+class PoolSnapshot:
+    """The pool as it is now, over all jobs."""
+
+    devices: int
+    validators: int
+    profilers: int
+    busy: int
+    validate_queue: int
+    profile_queue: int
+    claims: int  # forks still generating, all jobs
+
+
 # ------------------------------------------------------------------------------------------------ LLM
 
 

@@ -16,6 +16,7 @@ import os
 import re
 import socket
 import threading
+from dataclasses import asdict
 from typing import Any
 
 import billiard.pool  # type: ignore[import-untyped]
@@ -25,6 +26,7 @@ from celery import bootsteps, signals
 from celery.worker.control import control_command
 
 from specgen.evaluation.cell import Device
+from specgen.prompts import cpu_facts
 from specgen.scheduler.elastic import QUEUES
 from specgen.scheduler.keys import DEVICE_QUEUES, UNACKED_INDEX, Keys, script
 from specgen.settings import Settings, get_settings
@@ -56,9 +58,9 @@ class Presence:
         self.client = redis.Redis.from_url(settings.redis, decode_responses=True)
         self.keys = Keys(settings.prefix, settings.pool.order)
         self.name = worker_name(device)
-        self.info = json.dumps(
-            {"device": device.name, "backend": device.backend, "host": socket.gethostname(), "pid": os.getpid()}
-        )
+        facts = asdict(cpu_facts()) if device.backend == "cpu" else None  # what prompts say of the device
+        about = {"device": device.name, "backend": device.backend, "host": socket.gethostname(), "pid": os.getpid()}
+        self.info = json.dumps(about | {"facts": facts})
         self._stop = threading.Event()
         self._fresh = True
 
@@ -136,7 +138,7 @@ def _start_server(device: Device) -> None:
         worker=worker_name(device),
         device=device,
         policy=settings.evaluation,
-        cache_root=settings.home_path / "cache",
+        cache_root=settings.cache_path,
     )
     serving.SERVER.prepare()
 

@@ -7,17 +7,16 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 from rich.table import Table
 
-from specgen.cli.main import app
+from specgen.cli.main import app, terminal
 from specgen.client import Client
 from specgen.errors import UserError
 from specgen.report.table import job_table
 from specgen.settings import get_settings
 from specgen.store import Store
 
-console = Console(highlight=False, soft_wrap=True)
+console = terminal()
 
 
 def _store() -> Store:

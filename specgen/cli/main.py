@@ -10,6 +10,14 @@ from rich.console import Console
 from specgen.errors import InfrastructureError, SpecGenError
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
+WIDTH = 120  # of tables where the output is not a terminal
+
+
+def terminal() -> Console:
+    """Standard output: a terminal's own width, a fixed one elsewhere; lines are never broken."""
+    return Console(highlight=False, soft_wrap=True, width=None if sys.stdout.isatty() else WIDTH)
+
+
 err = Console(stderr=True, highlight=False, soft_wrap=True)
 
 

@@ -11,10 +11,9 @@ from typing import Annotated
 
 import typer
 from pydantic import SecretStr
-from rich.console import Console
 
 from specgen.cli.live import Progress
-from specgen.cli.main import app
+from specgen.cli.main import app, terminal
 from specgen.client import Client, problem
 from specgen.controller import termination
 from specgen.errors import ModelAccessError, SettingsError, UserError
@@ -27,7 +26,7 @@ from specgen.search import resolve as resolve_search
 from specgen.settings import ModelProfile, Settings, get_settings
 from specgen.types import JobSpec, JobState
 
-console = Console(highlight=False, soft_wrap=True)
+console = terminal()
 
 Iterations = Annotated[int, typer.Option(min=1, help="iteration budget")]
 Search = Annotated[str, typer.Option(help="search algorithm: best_of_n, refine, or module:Class")]

@@ -11,7 +11,17 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Protocol
 
-from specgen.types import Delta, EvaluationRequest, EvaluationResult, EventKind, Origin, Prompt, Trigger, Usage
+from specgen.types import (
+    Delta,
+    EvaluationRequest,
+    EvaluationResult,
+    EventKind,
+    Origin,
+    PoolSnapshot,
+    Prompt,
+    Trigger,
+    Usage,
+)
 
 
 class Stream(Protocol):
@@ -40,19 +50,6 @@ class Model(Protocol):
 
     def fork(self, prompt: Prompt, prefix: str, *, seed: int, max_tokens: int) -> AbstractAsyncContextManager[Stream]:
         """A non-reasoning generation on P ⊕ π. Its content starts inside an opened ```python block."""
-
-
-@dataclass(frozen=True)
-class PoolSnapshot:
-    """The pool as it is now, over all jobs."""
-
-    devices: int
-    validators: int
-    profilers: int
-    busy: int
-    validate_queue: int
-    profile_queue: int
-    claims: int  # forks still generating, all jobs
 
 
 class Pool(Protocol):

@@ -101,16 +101,11 @@ class Stack:
     def _build_support(self) -> None:
         """The fast build's support library, once per torch and compiler (about half a minute)."""
         self.tell("build support library (half a minute, the first time only)")
-        command = [sys.executable, "-m", "specgen.evaluation.build", "--cache", str(self.cache)]
+        command = [sys.executable, "-m", "specgen.evaluation.build", "--cache", str(self.settings.cache_path)]
         done = subprocess.run(command, env=self._env(), capture_output=True, text=True, check=False)
         if done.returncode:
             lines = (done.stderr or done.stdout).strip().splitlines() or ["no output"]
             raise EnvironmentLacking(lines[0], lines[1] if len(lines) > 1 else "a C++ compiler (g++) is needed")
-
-    @property
-    def cache(self) -> Path:
-        """Builds of candidates, and the support library."""
-        return self.settings.home_path / "cache"
 
     def _serve_model(self, synthetic: Synthetic) -> ModelProfile:
         port_file = self.settings.home_path / "model-server.url"
@@ -137,6 +132,7 @@ class Stack:
     def _env(self, *, secrets: bool = False) -> dict[str, str]:
         env = {k: v for k, v in os.environ.items() if not k.startswith(SECRET_PREFIXES)}
         env["SPECGEN_HOME"] = str(self.settings.home_path)
+        env["SPECGEN_CACHE"] = str(self.settings.cache_path)
         env["SPECGEN_REDIS_URL"] = self.settings.redis
         for group in ("forks", "pool", "evaluation"):  # as this command has them, its flags included
             for name, value in getattr(self.settings, group).model_dump(mode="json").items():

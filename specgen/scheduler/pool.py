@@ -18,11 +18,10 @@ from typing import Any, Self, cast
 import redis
 import redis.asyncio
 
-from specgen.controller.ports import PoolSnapshot
 from specgen.errors import PoolUnavailable
 from specgen.scheduler.allocation import Role
 from specgen.scheduler.keys import ORIGIN_HEADER, SCOPE_HEADER, Keys, ScopeClosed, script
-from specgen.types import EvaluationRequest, EvaluationResult, Json, Phase
+from specgen.types import EvaluationRequest, EvaluationResult, Json, Phase, PoolSnapshot
 
 TASKS = {Phase.VALIDATE: "workers.validation.validate", Phase.PROFILE: "workers.profiling.profile"}
 CLOSED_S = 6 * 3600  # a scope stays closed longer than any message of it can travel

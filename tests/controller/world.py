@@ -12,7 +12,7 @@ from typing import Any
 from specgen.controller import termination
 from specgen.controller.evaluations import Evaluations
 from specgen.controller.loop import Iteration, IterationPlan
-from specgen.controller.ports import CandidateNote, GenerationRecord, PoolSnapshot
+from specgen.controller.ports import CandidateNote, GenerationRecord
 from specgen.errors import ModelUnavailable
 from specgen.settings import EvaluationPolicy, ForkPolicy
 from specgen.types import (
@@ -22,6 +22,7 @@ from specgen.types import (
     EventKind,
     Origin,
     Phase,
+    PoolSnapshot,
     ProblemSpec,
     Profile,
     Prompt,
