@@ -151,7 +151,7 @@ at::Tensor fifth(at::Tensor x) {
         (
             Call(lambda m: m.fifth(A), lambda: A**5),
             Call(lambda m: m.fifth(A.double()), lambda: A.double() ** 5),
-            Call(lambda m: m.fifth(A.long()), Raises("RuntimeError", "unsupported dtype")),
+            Call(lambda m: m.fifth(A.long()), Raises("RuntimeError", "unsupported dtype long int on cpu")),
         ),
         ["fifth"],
     ),
