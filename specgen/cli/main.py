@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import signal
 import sys
 
 import typer
@@ -33,6 +35,9 @@ def main() -> None:
     """Entry point of the console script."""
     from specgen.cli import history, operate, run  # noqa: F401  each adds its commands to `app`
 
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(line_buffering=True)  # progress through a pipe, line by line
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends like Ctrl-C: everything stopped, resumable
     try:
         app(standalone_mode=False)
     except SpecGenError as exc:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import sys
 import time
 from typing import Annotated
@@ -39,7 +38,6 @@ def up(
     """The whole embedded system until Ctrl-C, for jobs submitted by `specgen.Client`."""
     settings = configure(home, "")
     access = None if synthetic else access_of(settings, "default", base_url, model_name, api_key)
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
     with Stack(settings, access, Synthetic(synthetic) if synthetic else None, tell=console.print) as stack:
         console.print(f"up; SPECGEN_REDIS_URL={settings.redis} SPECGEN_DATABASE_URL={settings.database}", markup=False)
         try:

@@ -31,8 +31,12 @@ async def detect(profile: ModelProfile) -> Capabilities:
     """
     if not profile.base_url:
         raise ModelAccessError("the LLM profile has no base_url", "set SPECGEN_LLM__<profile>__BASE_URL")
-    if urlsplit(profile.base_url).scheme not in ("http", "https"):
-        raise ModelAccessError(f"base_url {failures.shown_url(profile.base_url)} is no http(s) address")
+    try:
+        scheme = httpx2.URL(profile.base_url).scheme
+    except httpx2.InvalidURL as exc:
+        raise ModelAccessError(f"base_url {profile.base_url!r} is no address: {exc}", _NO_API) from None
+    if scheme not in ("http", "https"):
+        raise ModelAccessError(f"base_url {failures.shown_url(profile.base_url)} is no http(s) address", _NO_API)
     listed = await _models(profile)
     names = tuple(name for name, _ in listed)
     model = _choose(profile, names)

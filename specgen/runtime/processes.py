@@ -17,7 +17,7 @@ PR_SET_PDEATHSIG = 1
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
-def _die_with_parent() -> None:
+def die_with_parent() -> None:
     """Between fork and exec: die with the command, however it dies. A worker that shut down warmly would wait for a
     server that is gone."""
     _libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
@@ -44,7 +44,7 @@ class Child:
                 stderr=out,
                 env=dict(env),
                 start_new_session=True,
-                preexec_fn=_die_with_parent,
+                preexec_fn=die_with_parent,
             )
         return cls(name, log, process)
 

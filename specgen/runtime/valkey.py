@@ -16,6 +16,7 @@ from typing import Self
 import redis
 
 from specgen.errors import EnvironmentLacking, PoolUnavailable
+from specgen.runtime.processes import die_with_parent
 
 
 def server_binary() -> str:
@@ -59,7 +60,12 @@ class Valkey:
         with log.open("ab") as out:
             # a session of its own: Ctrl-C in the terminal is for the command, which stops its servers itself
             self.process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=out, stderr=out, start_new_session=True
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=out,
+                start_new_session=True,
+                preexec_fn=die_with_parent,
             )
         deadline = time.monotonic() + timeout_s
         with redis.Redis(unix_socket_path=str(self.socket)) as client:

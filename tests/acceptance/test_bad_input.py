@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -98,6 +100,29 @@ def test_an_llm_that_is_not_there(problem: Path) -> None:
     assert not left(problem.parent)
 
 
+@pytest.fixture
+def model_server(tmp_path: Path) -> Iterator[str]:
+    """The project's own server, which wants a key."""
+    url = tmp_path / "url"
+    command = ["-m", "specgen.llm.server", "--port", "0", "--port-file", str(url), "--api-key", "right"]
+    with subprocess.Popen([sys.executable, *command], stderr=subprocess.DEVNULL) as server:
+        deadline = time.monotonic() + 30
+        while not url.exists() and time.monotonic() < deadline:
+            time.sleep(0.05)
+        yield url.read_text().strip()
+        url.unlink()
+        server.terminate()
+
+
+def test_a_wrong_key_and_an_unknown_model(problem: Path, model_server: str) -> None:
+    wrong = specgen(problem.parent, "run", "problem.py", "--base-url", model_server, "--api-key", "wrong-key-4711")
+    refused(wrong, "key")
+    assert "4711" not in wrong.stderr + wrong.stdout
+    arguments = ("--base-url", model_server, "--api-key", "right", "--model", "gpt-0")
+    refused(specgen(problem.parent, "run", "problem.py", *arguments), "gpt-0", "specgen-synthetic")
+    assert not (problem.parent / "specgen.db").exists()
+
+
 def test_no_llm_at_all(problem: Path) -> None:
     refused(specgen(problem.parent, "run", "problem.py"), "--base-url")
 
@@ -109,7 +134,7 @@ def test_wrong_names_are_told_with_the_list(problem: Path) -> None:
     refused(specgen(problem.parent, "run", "problem.py", "--termination", "soon", *ENDPOINT), "soon", "historical_mean")
     refused(specgen(problem.parent, "run", "problem.py", "--profile", "mine"), "mine")
     refused(specgen(problem.parent, "run", "problem.py", "--sandbox", "jail", *ENDPOINT), "jail")
-    refused(specgen(problem.parent, "run", "problem.py", "--iterations", "0", *ENDPOINT), "0")
+    refused(specgen(problem.parent, "run", "problem.py", "--iterations", "0", *ENDPOINT), "--iterations")
     refused(specgen(problem.parent, "walk"), "walk")
     assert not left(problem.parent)
 

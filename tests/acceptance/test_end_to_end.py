@@ -66,6 +66,20 @@ def test_a_kernel_gets_faster_and_everything_stops(home: Path) -> None:
 
 
 @pytest.mark.timeout(300)
+def test_a_model_cut_at_the_token_limit_ends_with_that_reason(home: Path) -> None:
+    argv, env = command(
+        home, "run", "T4", "--synthetic", SPEED, "--iterations", "2", "--max-tokens", "200", "--seed", "6"
+    )
+    done = subprocess.run(argv, env=env, capture_output=True, text=True, timeout=280, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "the model never produced code" in done.stdout
+    ((reason,),) = query(home, "SELECT reason FROM jobs ORDER BY created_at DESC LIMIT 1")
+    assert "never produced code" in str(reason)
+    assert query(home, "SELECT DISTINCT finish_reason FROM generations WHERE seed IS NOT NULL AND kind = 'main' "
+                 "AND job_id = (SELECT id FROM jobs ORDER BY created_at DESC LIMIT 1)") == [("length",)]  # fmt: skip
+
+
+@pytest.mark.timeout(300)
 def test_ctrl_c_stops_everything_and_resume_goes_on(home: Path) -> None:
     argv, env = command(home, "demo", "T4", "--iterations", "3", "--speed", SPEED, "--seed", "4")
     with subprocess.Popen(argv, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as running:

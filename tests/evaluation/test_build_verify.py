@@ -40,3 +40,22 @@ def test_further_errors_are_shown_only_where_the_first_is_the_same() -> None:
     assert verify.agree("cpp_source.cpp:8:11: fatal error: 'x' was not declared\n".replace("fatal ", ""), FACADE)
     assert not verify.agree("cpp_source.cpp:7:1: error: 'x' was not declared\n", FACADE)
     assert not verify.agree("", FACADE)
+
+
+@pytest.mark.parametrize(
+    ("source", "flags", "other"),
+    [
+        ("#if defined(__AVX512F__)", "-O3 -march=native", False),
+        ("#if defined(__AVX512F__)", "-O3", True),
+        ("#if defined(__AVX512F__)", "-O3 -march=native -mno-avx512f", True),
+        ("#ifdef _OPENMP", "-O3 -march=native -fopenmp", True),
+        ("#ifdef _OPENMP", "-O3 -march=native", False),
+        ("#ifdef __FAST_MATH__", "-O3 -march=native -ffast-math", True),
+        ("#ifdef __OPTIMIZE__", "-march=native", True),
+        ("int x;", "-O3 -fopenmp -ffast-math", False),
+    ],
+)
+def test_a_source_that_asks_for_macros_is_checked_only_with_the_flags_that_define_them(
+    source: str, flags: str, other: bool
+) -> None:
+    assert verify._sees_other_macros(source, ["c++", *flags.split(), "-c", "m.cpp"]) is other

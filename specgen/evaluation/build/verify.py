@@ -18,7 +18,7 @@ STANDARD = "-std=c++20"
 FLAGS = ("-fPIC", STANDARD, "-O3", "-march=native", "-DTORCH_API_INCLUDE_EXTENSION_H")  # of the precompiled header
 _TAKES_VALUE = ("-I", "-isystem", "-iquote", "-include", "-D", "-U")
 _DROPPED = re.compile(r"-(?:O\w*|m[\w=.+-]+|f[\w=-]+|g\w*|W[\w=,+-]*|w|pthread|pipe|MMD|c)$")
-_PREDEFINED = re.compile(r"\b(?:_OPENMP|__FAST_MATH__|__OPTIMIZE__|__AVX\w*|__SSE\w*|__FMA__|__has_include)\b")
+_TARGET = re.compile(r"\b__(?:AVX|SSE|FMA|F16C|BMI|AMX|ARM|SVE)\w*")
 _ERROR = re.compile(r"^\S+?:\d+:\d+: (?:fatal )?error: .*$", re.MULTILINE)
 
 
@@ -37,16 +37,30 @@ def precompile(directory: Path, includes: Sequence[Path], deadline: Deadline) ->
 
 def check(commands: Sequence[Sequence[str]], source: str, header: Path, cwd: Path, deadline: Deadline) -> str | None:
     """The first error of stock's own compile commands in the compiler's words, or None where the full build decides."""
-    if not (header / "torch" / "extension.h.gch").exists() or _PREDEFINED.search(source):
+    if not (header / "torch" / "extension.h.gch").exists():
         return None
     for command in commands:
         quick = _front_end(command, header)
-        if quick is None:
+        if quick is None or _sees_other_macros(source, command):
             continue
         done: Completed = run(quick, cwd, deadline)
         if done.code != 0 and _ERROR.search(done.output):
             return done.output
     return None
+
+
+def _sees_other_macros(source: str, command: Sequence[str]) -> bool:
+    """Whether the source asks for a macro that the command's flags define otherwise than those of the header."""
+    target = [word for word in command if word.startswith("-m") and word != "-march=native"]
+    native = "-march=native" in command and not target
+    fast = any(word in ("-ffast-math", "-Ofast") for word in command)
+    optimised = any(re.fullmatch(r"-O(?:[1-3sgz]|fast)?", word) for word in command)
+    return (
+        (not native and _TARGET.search(source) is not None)
+        or ("_OPENMP" in source and any(word.startswith("-fopenmp") for word in command))
+        or ("__FAST_MATH__" in source and fast)
+        or ("__OPTIMIZE__" in source and not optimised)
+    )
 
 
 def agree(first: str, facade: str) -> bool:
