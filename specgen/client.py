@@ -61,14 +61,21 @@ class Client:
         """Ask the job to stop at once (its iteration is given up; `resume` runs it again)."""
         self.store.request_stop(job_id)
 
-    def resume(self, job_id: str) -> None:
-        """Go on with a stopped, failed or orphaned job: outcomes already measured are not measured again."""
+    def resume(self, job_id: str) -> str:
+        """Go on with a stopped, failed or orphaned job: outcomes already measured are not measured again.
+
+        Returns the position in its event stream from which on the events are new (``since`` of `events`).
+        """
         job = self.job(job_id)
         if job.state is JobState.DONE:
             raise UserError(f"job {job_id} is done: {job.reason}", "submit a new one")
         self._ping()
-        self.store.set_state(job_id, JobState.QUEUED, "resumed")
+        self.store.request_stop(job_id, False)
+        if job.state is not JobState.RUNNING:  # else its worker died: the next one waits for the lease to lapse
+            self.store.set_state(job_id, JobState.QUEUED, "resumed")
+        last: Any = self.redis.xrevrange(events_key(self.settings.prefix, job_id), count=1)
         self._enqueue(job_id)
+        return str(last[0][0]) if last else "0"
 
     def _enqueue(self, job_id: str) -> None:
         self._app.send_task(ITERATE, kwargs={"job_id": job_id}, queue="iterations", kwargsrepr=f"job={job_id}")

@@ -38,7 +38,7 @@ from workers.context import JobContext, device_facts, entry
 from workers.decisions import follow
 from workers.journal import Journal, Stream
 
-LEASE_S = 30.0
+LEASE_S = 15.0
 STOP_POLL_S = 0.5
 MODEL_FAILURES = 3  # iterations in a row whose model failed: the job fails
 

@@ -39,11 +39,9 @@ def main() -> None:
         sys.stdout.reconfigure(line_buffering=True)  # progress through a pipe, line by line
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends like Ctrl-C: everything stopped, resumable
     try:
-        app(standalone_mode=False)
+        sys.exit(app(standalone_mode=False) or 0)  # a command's typer.Exit comes back as its code
     except SpecGenError as exc:
         sys.exit(report(exc))
-    except typer.Exit as exc:
-        sys.exit(exc.exit_code)
     except (KeyboardInterrupt, typer.Abort):
         sys.exit(130)
     except Exception as exc:

@@ -114,8 +114,7 @@ def resume(
     access = None if synthetic else access_of(settings, job.spec.llm_profile, base_url, model, api_key)
     made = Synthetic(synthetic, job.spec.seed) if synthetic else None
     with _system(settings, access, made, job.spec.problem.backend) as client:
-        client.resume(job_id)
-        _follow(client, job_id, settings)
+        _follow(client, job_id, settings, since=client.resume(job_id))
 
 
 def configure(home: str, sandbox: str) -> Settings:
@@ -162,13 +161,13 @@ def _system(
             yield client
 
 
-def _follow(client: Client, job_id: str, settings: Settings) -> None:
+def _follow(client: Client, job_id: str, settings: Settings, since: str = "0") -> None:
     """Show the job until it ends; Ctrl-C stops it so that `specgen resume` can go on. Exits 0 only if it is done."""
     job = client.job(job_id)
     console.print(f"job {job_id}: {job.spec.problem.name}, {job.spec.iterations} iterations, {job.spec.search}")
     try:
         with Progress(console, job.spec.iterations) as progress:
-            for event in client.events(job_id):
+            for event in client.events(job_id, since=since):
                 progress.add(event)
                 if event is None and client.job(job_id).state.terminal:
                     break

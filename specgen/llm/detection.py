@@ -33,7 +33,8 @@ async def detect(profile: ModelProfile) -> Capabilities:
         raise ModelAccessError("the LLM profile has no base_url", "set SPECGEN_LLM__<profile>__BASE_URL")
     try:
         scheme = httpx2.URL(profile.base_url).scheme
-    except httpx2.InvalidURL as exc:
+        _ = urlsplit(profile.base_url).port  # raises for one that cannot be
+    except (httpx2.InvalidURL, ValueError) as exc:
         raise ModelAccessError(f"base_url {profile.base_url!r} is no address: {exc}", _NO_API) from None
     if scheme not in ("http", "https"):
         raise ModelAccessError(f"base_url {failures.shown_url(profile.base_url)} is no http(s) address", _NO_API)

@@ -130,11 +130,11 @@ class Jobs(Database):
         if (token is None and held) or (token is not None and token != row.fencing_token):
             raise StaleLease(f"job {row.id}: token {token} is not the newest ({row.fencing_token}, {row.lease_owner})")
 
-    def request_stop(self, job_id: str) -> None:
-        """Ask the job's worker to stop cleanly; a resume (`set_state` to queued) takes it back."""
+    def request_stop(self, job_id: str, asked: bool = True) -> None:
+        """Ask the job's worker to stop cleanly, or take that back (as does a resume: `set_state` to queued)."""
         with self._write() as connection:
             self._lock_job(connection, job_id)
-            connection.execute(update(t.jobs).where(t.jobs.c.id == job_id).values(stop_requested=True))
+            connection.execute(update(t.jobs).where(t.jobs.c.id == job_id).values(stop_requested=asked))
 
     def stop_requested(self, job_id: str) -> bool:
         """Whether somebody asked for it."""
