@@ -62,7 +62,7 @@ def worker_device(
 @worker.command("iterations")
 def worker_iterations(concurrency: Annotated[int, typer.Option(help="iterations at a time")] = 64) -> None:
     """Iterations of jobs: SpecController. Needs the database and the LLM profiles."""
-    arguments = ["-A", "workers.iteration", "worker", "-Q", "iterations", "--pool", "threads", "-n", "iterations@%h"]
+    arguments = ["-A", "workers.app", "worker", "-Q", "iterations", "--pool", "threads", "-n", "iterations@%h"]
     arguments += ["--concurrency", str(concurrency), "--without-gossip", "--without-mingle", "-l", "INFO"]
     _become("celery", *arguments)
 

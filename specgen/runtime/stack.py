@@ -118,7 +118,7 @@ class Stack:
 
     def _start_workers(self, pool: list[Device]) -> None:
         # Celery's own command, in this interpreter: finds it in a virtual environment that is not activated
-        worker = ["-m", "celery", "-A", "workers.iteration", "worker", "-Q", "iterations", "--pool", "threads"]
+        worker = ["-m", "celery", "-A", "workers.app", "worker", "-Q", "iterations", "--pool", "threads"]
         worker += ["--concurrency", "64", "--without-gossip", "--without-mingle", "-n", "iterations@%h", "-l", "INFO"]
         self._spawn("scheduler", ["-m", "workers.scheduler"], secrets=False)
         for device in pool:
