@@ -20,14 +20,16 @@ from typing import Any
 
 import structlog
 from celery import signals
+from kombu.exceptions import OperationalError
 from redis.asyncio import Redis
+from redis.exceptions import RedisError
 
 from specgen.controller import termination
 from specgen.controller.cancelling import stop
 from specgen.controller.evaluations import Evaluations
 from specgen.controller.loop import Iteration, IterationOutcome, IterationPlan
 from specgen.errors import InfrastructureError, SettingsError, StaleLease, UserError
-from specgen.llm import OpenAICompatible, connect
+from specgen.llm import Capabilities, OpenAICompatible, detect
 from specgen.scheduler.pool import RedisPool
 from specgen.search import STOP, History, IterationResult, SearchAlgorithm, Step, resolve, rng_for
 from specgen.settings import ForkPolicy, ModelProfile, Settings, get_settings
@@ -36,10 +38,11 @@ from specgen.types import EventKind, IterationReason, JobState
 from workers.app import app, send_request
 from workers.context import JobContext, device_facts, entry
 from workers.decisions import follow
-from workers.journal import Journal, Stream
+from workers.journal import LEASE_S, Journal, Stream
 
-LEASE_S = 15.0
 STOP_POLL_S = 0.5
+LONGEST_WAIT_S = 30.0
+OURS = (InfrastructureError, RedisError, OperationalError)  # never the job's fault: tried again
 MODEL_FAILURES = 3  # iterations in a row whose model failed: the job fails
 
 log = structlog.get_logger(__name__)
@@ -61,6 +64,7 @@ def open_store() -> Store:
 
 
 _ending = threading.Event()
+_seen: dict[tuple[str, str, str], Capabilities] = {}
 
 
 @signals.worker_ready.connect  # type: ignore[untyped-decorator]
@@ -90,6 +94,20 @@ class Runner:
     token: int = 0
 
     async def run(self) -> str:
+        """Until the iteration is committed or the job is somebody else's: what is our own fault is tried again, with
+        a line in the log, for as long as it takes (Redis or the database is down)."""
+        wait_s = 1.0
+        while True:
+            try:
+                return await self._attempt()
+            except StaleLease:
+                return "another worker took it over"
+            except OURS as exc:
+                log.warning("iteration_waits", job_id=self.job_id, error=str(exc), again_in_s=wait_s)
+                await asyncio.sleep(wait_s)
+                wait_s = min(2 * wait_s, LONGEST_WAIT_S)
+
+    async def _attempt(self) -> str:
         """Lease, iterate, commit, enqueue the next."""
         job = await asyncio.to_thread(self.store.job, self.job_id)
         if job.state.terminal:
@@ -100,14 +118,11 @@ class Runner:
             events = Stream(redis, self.settings.prefix, self.job_id)
             try:
                 state, reason = await self._beside(self._iterate(job, events), self._renew(), self._await_stop())
-            except StaleLease:
-                return "another worker took it over"
             except Stopped:
                 state, reason = JobState.STOPPED, "stopped by the user"
             except UserError as exc:
                 state, reason = JobState.FAILED, f"{exc.message} ({exc.hint})" if exc.hint else exc.message
-            except InfrastructureError:
-                await asyncio.to_thread(self.store.release_lease, self.job_id, self.token)
+            except OURS:
                 raise
             except Exception as exc:
                 log.exception("iteration failed", job_id=self.job_id)
@@ -172,7 +187,7 @@ class Runner:
         search = resolve(job.spec.search)
         search.load(closed[-1].search_state if closed else None)
         profile = self._profile(job)
-        model = await connect(profile)
+        model = await self._connect(profile)
         try:
             async with closing_pool(self.settings) as pool:
                 device = device_facts(await pool.view(), job.spec.problem.backend)
@@ -207,6 +222,13 @@ class Runner:
         if job.spec.time_budget_s is not None and elapsed >= job.spec.time_budget_s:
             return JobState.DONE, f"time budget reached ({elapsed:.0f} s): {told}"
         return None
+
+    async def _connect(self, profile: ModelProfile) -> OpenAICompatible:
+        """What the server can do is asked once a process: later, an LLM that is away is a failed generation."""
+        key = (profile.base_url, profile.model, profile.dialect)
+        if key not in _seen:
+            _seen[key] = await detect(profile)
+        return OpenAICompatible(profile, _seen[key])
 
     def _profile(self, job: JobRecord) -> ModelProfile:
         profile = self.settings.llm.get(job.spec.llm_profile)

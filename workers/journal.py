@@ -9,15 +9,20 @@ import asyncio
 import time
 from dataclasses import dataclass
 
+import structlog
 from redis.asyncio import Redis
+from redis.exceptions import RedisError
 
 from specgen.client import events_key
 from specgen.controller.ports import CandidateNote, GenerationRecord
 from specgen.store import Store
 from specgen.types import EvaluationRequest, EvaluationResult, Event, EventKind, Origin, Trigger
 
+LEASE_S = 15.0  # of an iteration worker on its job; renewed four times as often
 EVENTS_KEPT = 20_000  # entries of a job's stream
 EVENTS_EXPIRE_S = 7 * 86_400
+
+log = structlog.get_logger(__name__)
 
 
 @dataclass
@@ -88,6 +93,10 @@ class Journal:
         """A row of ``requests``."""
         await asyncio.to_thread(self.store.add_request, request, token=self.token)
 
+    async def confirm(self) -> None:
+        """The lease, renewed: raises StaleLease where it is lost."""
+        await asyncio.to_thread(self.store.renew_lease, self.job_id, self.token, LEASE_S)
+
     async def result(self, result: EvaluationResult) -> bool:
         """The request's answer; True if it is the candidate's final outcome."""
         return await asyncio.to_thread(self.store.record_result, result, self.job_id, token=self.token)
@@ -106,7 +115,10 @@ class Stream:
         """One entry."""
         key = events_key(self.prefix, self.job_id)
         event = Event(kind=kind, job_id=self.job_id, iteration=self.iteration, at=time.time(), data=data)
-        async with self.redis.pipeline(transaction=False) as pipe:
-            pipe.xadd(key, {"event": event.model_dump_json()}, maxlen=EVENTS_KEPT, approximate=True)
-            pipe.expire(key, EVENTS_EXPIRE_S)
-            await pipe.execute()
+        try:
+            async with self.redis.pipeline(transaction=False) as pipe:
+                pipe.xadd(key, {"event": event.model_dump_json()}, maxlen=EVENTS_KEPT, approximate=True)
+                pipe.expire(key, EVENTS_EXPIRE_S)
+                await pipe.execute()
+        except RedisError as exc:
+            log.warning("event_lost", job_id=self.job_id, kind=kind.value, error=str(exc))

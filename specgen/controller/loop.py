@@ -88,6 +88,7 @@ class Iteration:
             reason = await self._boundary
         finally:
             await stop([*tasks, *self._forks])
+            await self.recorder.confirm()  # a worker that lost the job must not close its successor's scope
             await self.pool.close(self.evaluations.scope)
         chosen = self.outcomes[-1] if reason is IterationReason.EARLY else self._best()
         return IterationOutcome(reason, tuple(self.outcomes), chosen, self.threshold, self.main_failure)

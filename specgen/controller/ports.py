@@ -119,6 +119,9 @@ class Recorder(Protocol):
     async def result(self, result: EvaluationResult) -> bool:
         """Store a result; True if it became the candidate's final outcome."""
 
+    async def confirm(self) -> None:
+        """Raises StaleLease if the job is another worker's by now."""
+
 
 class Events(Protocol):
     """The live stream that terminals and dashboards read."""

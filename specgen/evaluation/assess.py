@@ -216,7 +216,7 @@ class Assessment:
             return fields
         gb_s, gflop_s = ceilings.gb_s(work.moved_bytes), ceilings.gflop_s()
         by_reference = work.flops / (gflop_s * 1e9) < work.moved_bytes / (gb_s * 1e9)
-        # faster than the reference's arithmetic could be done here: the candidate does less of it (T4), so bytes bound it
+        # faster than the reference's arithmetic can be done here: it does less of it (T4), so bytes bound it
         memory_bound = by_reference or work.flops / (candidate.mean_ms * 1e6) > gflop_s
         fields["profile"] = Profile(
             candidate=candidate, reference=reference,

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from specgen.controller.loop import Iteration, IterationOutcome
-from specgen.errors import ModelAccessError, ModelUnavailable, ProblemError
+from specgen.errors import ModelAccessError, ModelUnavailable, ProblemError, StaleLease
 from specgen.settings import ForkPolicy
 from specgen.types import Delta, IterationReason, Origin, Status, TriggerClass
 from tests.controller.world import MemoryPool, MemoryRecorder, ScriptedModel, answer, iteration, kernel
@@ -189,6 +189,14 @@ def test_a_wrong_key_and_a_broken_reference_end_the_job() -> None:
     assert pool.closed == ["j/0"]
     with pytest.raises(ProblemError):
         run(iteration(ScriptedModel([say("x"), content(kernel("m", "reference_error"))]), MemoryPool()))
+
+
+def test_a_worker_that_lost_the_job_leaves_the_scope_to_its_successor() -> None:
+    recorder, pool = MemoryRecorder(), MemoryPool()
+    recorder.lost = True
+    with pytest.raises(StaleLease):
+        run(iteration(ScriptedModel([say("x"), content(kernel("m", 1.0))]), pool, recorder=recorder))
+    assert not pool.closed
 
 
 def test_the_brake_counts_forks_until_they_are_answered() -> None:

@@ -13,7 +13,7 @@ from specgen.controller import termination
 from specgen.controller.evaluations import Evaluations
 from specgen.controller.loop import Iteration, IterationPlan
 from specgen.controller.ports import CandidateNote, GenerationRecord
-from specgen.errors import ModelUnavailable
+from specgen.errors import ModelUnavailable, StaleLease
 from specgen.settings import EvaluationPolicy, ForkPolicy
 from specgen.types import (
     Delta,
@@ -155,6 +155,7 @@ class MemoryRecorder:
     finished: dict[int, GenerationRecord] = field(default_factory=dict)
     started: list[tuple[Origin, int]] = field(default_factory=list)
     sources: dict[str, EvaluationResult | None] = field(default_factory=dict)
+    lost: bool = False
 
     async def trigger(self, trigger: Trigger, launched: int) -> int:
         self.triggers.append((trigger, launched))
@@ -175,6 +176,10 @@ class MemoryRecorder:
 
     async def request(self, request: EvaluationRequest) -> None:
         return None
+
+    async def confirm(self) -> None:
+        if self.lost:
+            raise StaleLease("another worker has the job")
 
     async def result(self, result: EvaluationResult) -> bool:
         if result.phase is Phase.PROFILE or result.status is not Status.VALID:
