@@ -20,7 +20,7 @@ def main(argv: list[str] | None = None) -> int:
         support = Support(ensure_support(cache.expanduser().resolve()))
     except SpecGenError as error:
         hint = f" ({error.hint})" if error.hint else ""
-        sys.stderr.write(f"error: {error.message.splitlines()[0]}{hint}\n")
+        sys.stderr.write(f"error: {error.message}{hint}\n")
         return 2
     made = support.manifest
     sys.stdout.write(f"{support.directory}: torch {made['torch']}, {made['compiler']}, {made['seconds']} s\n")

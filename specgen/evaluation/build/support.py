@@ -21,7 +21,7 @@ from functools import cached_property, lru_cache
 from pathlib import Path
 from types import ModuleType
 
-from specgen.errors import EnvironmentLacking, InfrastructureError
+from specgen.errors import InfrastructureError
 from specgen.evaluation.build import verify
 from specgen.evaluation.build.operators import Overloads, read_overloads
 from specgen.evaluation.build.toolchain import Deadline, cuda_home, cxx, run, version_of
@@ -111,7 +111,8 @@ def ensure_support(cache_root: Path) -> Path:
     InfrastructureError where the library does not compile.
     """
     key = support_key()
-    final = cache_root / f"support-{key}"
+    cuda = _cuda()
+    final = cache_root / f"support-{key}{'-cuda' if cuda else ''}"
     if (final / _MANIFEST).exists():
         return final
     cache_root.mkdir(parents=True, exist_ok=True)
@@ -120,7 +121,7 @@ def ensure_support(cache_root: Path) -> Path:
         if not (final / _MANIFEST).exists():
             scratch = Path(tempfile.mkdtemp(prefix="support-building-", dir=cache_root))
             try:
-                _make(scratch, key)
+                _make(scratch, key, cuda)
                 scratch.chmod(0o755)  # the sandbox reads it under another uid
                 os.replace(scratch, final)
             finally:
@@ -148,7 +149,15 @@ def support_key() -> str:
     return hashlib.sha256(repr(parts).encode()).hexdigest()[:16]
 
 
-def _make(directory: Path, key: str) -> None:
+def _cuda() -> str:
+    """The version of torch's CUDA where sources of it can be compiled here; PyPI's torch has CUDA on any machine, and
+    a machine without a toolkit evaluates on its CPU."""
+    import torch
+
+    return str(torch.version.cuda) if torch.version.cuda and cuda_home() else ""
+
+
+def _make(directory: Path, key: str, cuda: str) -> None:
     import torch
 
     torch_root = Path(torch.__file__).parent
@@ -161,14 +170,14 @@ def _make(directory: Path, key: str) -> None:
     includes += [Path(sysconfig.get_path("include"))]
     with ThreadPoolExecutor(1) as beside:  # a core each, half a minute each
         header = beside.submit(verify.precompile, directory / "stock", includes, Deadline.after(_BUILD_LIMIT_S))
-        _compile(directory, torch_root, library)
+        _compile(directory, torch_root, library, cuda)
         _precompile(directory / "include")
         header.result()
     manifest = {
         "key": key,
         "library": library,
         "torch": torch.__version__,
-        "cuda": torch.version.cuda or "",
+        "cuda": cuda,
         "compiler": version_of(cxx()).splitlines()[0],
         "seconds": f"{time.monotonic() - started:.1f}",
     }
@@ -190,16 +199,11 @@ def _write_stub(path: Path, target: str) -> None:
     path.write_text(f"#pragma once\n#include <{target}>\n")
 
 
-def _compile(directory: Path, torch_root: Path, library: str) -> None:
-    import torch
-
-    cuda = torch.version.cuda is not None
+def _compile(directory: Path, torch_root: Path, library: str, cuda: str) -> None:
     includes = [torch_root / "include", torch_root / "include/torch/csrc/api/include"]
     includes += [Path(sysconfig.get_path("include"))]
-    if cuda:
-        home = cuda_home()
-        if home is None:
-            raise EnvironmentLacking("torch has CUDA, but no CUDA toolkit was found", "install it, or set CUDA_HOME")
+    home = cuda_home()
+    if cuda and home is not None:
         includes.append(home / "include")
     flags = ["-O1", "-fPIC", "-std=c++20", "-fopenmp", "-fvisibility=hidden", "-w"]
     flags += [f"-DTORCH_EXTENSION_NAME={Path(library).stem}", "-DTORCH_API_INCLUDE_EXTENSION_H"]

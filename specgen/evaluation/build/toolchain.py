@@ -89,11 +89,15 @@ def cpu_name() -> str:
 
 
 def cuda_home() -> Path | None:
-    """The CUDA toolkit: torch's choice, else CUDA_HOME, else the usual place (a torch without CUDA chooses none)."""
+    """The CUDA toolkit: torch's choice, else CUDA_HOME, else the usual place (a torch without CUDA chooses none).
+
+    One is whole only with its headers: torch takes the folder above any ``nvcc`` on PATH, be that a wrapper.
+    """
     from torch.utils import cpp_extension
 
     for place in (cpp_extension.CUDA_HOME, os.environ.get("CUDA_HOME"), "/usr/local/cuda"):
-        if place and (Path(place) / "bin" / "nvcc").exists():
+        parts = ("bin/nvcc", "include/cuda_runtime_api.h")
+        if place and all((Path(place) / part).exists() for part in parts):
             return Path(place)
     return None
 
