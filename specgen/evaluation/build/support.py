@@ -58,6 +58,9 @@ _CUDA_STUBS = (
 )
 
 
+_CUDA_HEADERS = ("cuda_runtime_api.h", "cublas_v2.h", "cusparse.h", "cusolver_common.h")  # what ATen's own include
+
+
 @dataclass(frozen=True)
 class Support:
     """A finished support directory, as the façade route uses it."""
@@ -154,7 +157,9 @@ def _cuda() -> str:
     a machine without a toolkit evaluates on its CPU."""
     import torch
 
-    return str(torch.version.cuda) if torch.version.cuda and cuda_home() else ""
+    home = cuda_home()
+    whole = home is not None and all((home / "include" / name).exists() for name in _CUDA_HEADERS)
+    return str(torch.version.cuda) if torch.version.cuda and whole else ""
 
 
 def _make(directory: Path, key: str, cuda: str) -> None:
