@@ -17,11 +17,13 @@ from celery import Celery
 from specgen.controller import termination
 from specgen.errors import PoolUnavailable, SettingsError, SpecGenError, UserError
 from specgen.evaluation.problems import load_problem
+from specgen.scheduler.transport import broker_url
 from specgen.search import resolve as resolve_search
 from specgen.settings import Settings, get_settings
 from specgen.store import BestKernel, JobRecord, Store
 from specgen.types import Event, JobSpec, JobState, ProblemSpec
 
+AWAY_S = 30.0  # how long `events` waits for a Redis that went away
 ITERATE = "workers.iteration.iterate"
 
 
@@ -39,6 +41,11 @@ class Client:
         self.redis = redis.Redis.from_url(self.settings.redis, decode_responses=True)
         self._app = Celery("specgen-client")
         self._app.config_from_object("celeryconfig")
+        options = {"specgen_prefix": self.settings.prefix, "specgen_order": self.settings.pool.order}
+        self._app.conf.update(  # of these settings, which need not be the process's
+            broker_url=broker_url(self.settings.redis),
+            broker_transport_options=self._app.conf.broker_transport_options | options,
+        )
 
     def close(self) -> None:
         """Give back the connections."""
@@ -78,7 +85,13 @@ class Client:
         return str(last[0][0]) if last else "0"
 
     def _enqueue(self, job_id: str) -> None:
-        self._app.send_task(ITERATE, kwargs={"job_id": job_id}, queue="iterations", kwargsrepr=f"job={job_id}")
+        try:
+            self._app.send_task(ITERATE, kwargs={"job_id": job_id}, queue="iterations", kwargsrepr=f"job={job_id}")
+        except Exception as exc:  # kombu's and redis's errors alike: the job is stored
+            raise PoolUnavailable(
+                f"job {job_id} is stored but could not be enqueued: {exc}",
+                f"a running system takes it up within minutes, or: specgen resume {job_id}",
+            ) from exc
 
     def _ping(self) -> None:
         try:
@@ -110,9 +123,17 @@ class Client:
     def events(self, job_id: str, *, block_s: float = 0.5, since: str = "0") -> Iterator[Event | None]:
         """The job's live events from the stream's start; None whenever ``block_s`` passed without one. Ends after the
         job's own terminal event."""
-        key, last = events_key(self.settings.prefix, job_id), since
+        key, last, away_since = events_key(self.settings.prefix, job_id), since, 0.0
         while True:
-            answer: Any = self.redis.xread({key: last}, count=200, block=int(block_s * 1000))
+            try:
+                answer: Any = self.redis.xread({key: last}, count=200, block=int(block_s * 1000))
+                away_since = 0.0
+            except redis.RedisError as exc:
+                away_since = away_since or time.monotonic()
+                if time.monotonic() - away_since > AWAY_S:
+                    raise PoolUnavailable(f"Redis is away: {exc}", f"the job is stored: {job_id}") from exc
+                time.sleep(block_s)
+                answer = None
             if not answer:
                 yield None
                 continue

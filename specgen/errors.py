@@ -6,7 +6,8 @@
     ├── UserError               the user's input: one line, a hint, exit code 2, nothing half-written
     │   ├── ProblemError            no such file, no Model, a reference that raises
     │   ├── SettingsError           a setting or name that does not exist (with the list of those that do)
-    │   ├── ModelAccessError        LLM unreachable at submit, wrong key, unknown model
+    │   ├── ModelAccessError        wrong key, unknown model, a request that the LLM refuses
+    │   │   └── ModelUnreachable        nobody answers: the user's at submit, waited for by a worker
     │   └── EnvironmentLacking      no compiler, no device, no sandbox, a database that is not migrated
     ├── CandidateFault          what a candidate did wrong: becomes a stored outcome, never propagates
     └── InfrastructureError     ours: retried, never shown to the LLM as its fault
@@ -42,6 +43,10 @@ class SettingsError(UserError):
 
 class ModelAccessError(UserError):
     """The LLM cannot be used as configured (address, key, model name)."""
+
+
+class ModelUnreachable(ModelAccessError):
+    """The LLM's address does not answer, or answers that it cannot now."""
 
 
 class EnvironmentLacking(UserError):

@@ -309,6 +309,7 @@ class EventKind(StrEnum):
     FORK = "fork"  # a fork ended: with a candidate or without
     RESULT = "result"  # a validation or a profile came back
     BOUNDARY = "boundary"
+    WAITING = "waiting"  # Redis, the database or the LLM is away: tried again
     JOB = "job"  # the job changed its state
 
 

@@ -8,7 +8,9 @@ import os
 from importlib.util import find_spec
 
 from celery import Celery
+from kombu.exceptions import OperationalError
 
+from specgen.errors import PoolUnavailable
 from specgen.scheduler.pool import Send
 from specgen.types import Json
 
@@ -25,23 +27,27 @@ app.config_from_object("celeryconfig")
 def sender(celery: Celery) -> Send:
     """The ``send`` of `specgen.scheduler.pool.RedisPool`: enqueues a request. Blocking, thread-safe.
 
-    Raises ScopeClosed where the scope's boundary has passed. Celery shows ids of a request, never its source.
+    Raises ScopeClosed where the scope's boundary has passed, and PoolUnavailable. Celery shows ids of a request, never
+    its source.
     """
 
     def send(task_name: str, kwargs: dict[str, Json], queue: str, headers: dict[str, str], task_id: str) -> None:
         request = kwargs["request"]
         assert isinstance(request, dict)
         shown = {name: request.get(name) for name in ("job_id", "iteration", "candidate_id", "origin")}
-        celery.send_task(
-            task_name,
-            kwargs=kwargs,
-            task_id=task_id,
-            queue=queue,
-            headers=headers,
-            argsrepr="()",
-            kwargsrepr=repr(shown),
-            retry_policy=PUBLISH_RETRY,
-        )
+        try:
+            celery.send_task(
+                task_name,
+                kwargs=kwargs,
+                task_id=task_id,
+                queue=queue,
+                headers=headers,
+                argsrepr="()",
+                kwargsrepr=repr(shown),
+                retry_policy=PUBLISH_RETRY,
+            )
+        except OperationalError as exc:
+            raise PoolUnavailable(f"Redis cannot be reached: {exc}", "see SPECGEN_REDIS_URL") from exc
 
     return send
 

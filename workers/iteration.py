@@ -24,11 +24,19 @@ from kombu.exceptions import OperationalError
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
+from specgen.client import ITERATE
 from specgen.controller import termination
 from specgen.controller.cancelling import stop
 from specgen.controller.evaluations import Evaluations
 from specgen.controller.loop import Iteration, IterationOutcome, IterationPlan
-from specgen.errors import InfrastructureError, SettingsError, StaleLease, UserError
+from specgen.errors import (
+    InfrastructureError,
+    ModelUnavailable,
+    ModelUnreachable,
+    SettingsError,
+    StaleLease,
+    UserError,
+)
 from specgen.llm import Capabilities, OpenAICompatible, detect
 from specgen.scheduler.pool import RedisPool
 from specgen.search import STOP, History, IterationResult, SearchAlgorithm, Step, resolve, rng_for
@@ -38,11 +46,13 @@ from specgen.types import EventKind, IterationReason, JobState
 from workers.app import app, send_request
 from workers.context import JobContext, device_facts, entry
 from workers.decisions import follow
-from workers.journal import LEASE_S, Journal, Stream
+from workers.journal import LEASE_S, Journal, Stream, stored
+from workers.reconcile import keep_reconciling
 
 STOP_POLL_S = 0.5
 LONGEST_WAIT_S = 30.0
 OURS = (InfrastructureError, RedisError, OperationalError)  # never the job's fault: tried again
+MODEL_WAITS = 10  # attempts to reach the LLM before an iteration, or to ask it a side question
 MODEL_FAILURES = 3  # iterations in a row whose model failed: the job fails
 
 log = structlog.get_logger(__name__)
@@ -50,7 +60,7 @@ for _noisy in ("alembic", "httpx2"):  # a line for every store that is opened an
     logging.getLogger(_noisy).setLevel(logging.WARNING)
 
 
-@app.task(name="workers.iteration.iterate", bind=True)  # type: ignore[untyped-decorator]
+@app.task(name=ITERATE, bind=True)  # type: ignore[untyped-decorator]
 def iterate(self: Any, job_id: str) -> str:
     """Run the job's next iteration, or the one that was left open. Returns what became of the job."""
     owner = f"{self.request.hostname}/{self.request.id}"
@@ -63,19 +73,28 @@ def open_store() -> Store:
     return Store.open(get_settings().database)
 
 
+def send_iteration(job_id: str) -> None:
+    """Enqueue the job's next iteration. Blocking."""
+    app.send_task(ITERATE, kwargs={"job_id": job_id}, queue="iterations", kwargsrepr=f"job={job_id}")
+
+
 _ending = threading.Event()
 _seen: dict[tuple[str, str, str], Capabilities] = {}
 
 
 @signals.worker_ready.connect  # type: ignore[untyped-decorator]
-def _follow_decisions(sender: Any, **_: Any) -> None:
-    """An iteration worker also stores what the scheduler decides."""
-    arguments = (get_settings(), open_store, str(sender.hostname), _ending)
-    threading.Thread(target=follow, args=arguments, name="decisions", daemon=True).start()
+def _start_watches(sender: Any, **_: Any) -> None:
+    """An iteration worker also stores what the scheduler decides, and looks after jobs that nobody works on."""
+    settings = get_settings()
+    for target, arguments in (
+        (follow, (settings, open_store, str(sender.hostname), _ending)),
+        (keep_reconciling, (settings, open_store, send_iteration, _ending)),
+    ):
+        threading.Thread(target=target, args=arguments, name=target.__name__, daemon=True).start()
 
 
 @signals.worker_shutting_down.connect  # type: ignore[untyped-decorator]
-def _end_decisions(**_: Any) -> None:
+def _end_watches(**_: Any) -> None:
     _ending.set()
 
 
@@ -96,38 +115,42 @@ class Runner:
     async def run(self) -> str:
         """Until the iteration is committed or the job is somebody else's: what is our own fault is tried again, with
         a line in the log, for as long as it takes (Redis or the database is down)."""
-        wait_s = 1.0
-        while True:
-            try:
-                return await self._attempt()
-            except StaleLease:
-                return "another worker took it over"
-            except OURS as exc:
-                log.warning("iteration_waits", job_id=self.job_id, error=str(exc), again_in_s=wait_s)
-                await asyncio.sleep(wait_s)
-                wait_s = min(2 * wait_s, LONGEST_WAIT_S)
+        wait_s, failures = 1.0, 0
+        async with Redis.from_url(self.settings.redis) as redis:
+            events = Stream(redis, self.settings.prefix, self.job_id)
+            while True:
+                try:
+                    return await self._attempt(events, give_up=failures >= MODEL_WAITS)
+                except StaleLease:
+                    return "another worker took it over"
+                except OURS as exc:
+                    failures += isinstance(exc, ModelUnavailable)
+                    log.warning("iteration_waits", job_id=self.job_id, error=str(exc), again_in_s=wait_s)
+                    await events.publish(EventKind.WAITING, reason=str(exc))
+                    await asyncio.sleep(wait_s)
+                    wait_s = min(2 * wait_s, LONGEST_WAIT_S)
 
-    async def _attempt(self) -> str:
-        """Lease, iterate, commit, enqueue the next."""
+    async def _attempt(self, events: Stream, *, give_up: bool) -> str:
+        """Lease, iterate, commit, enqueue the next. ``give_up``: the LLM was away often enough."""
         job = await asyncio.to_thread(self.store.job, self.job_id)
         if job.state.terminal:
             return f"already {job.state}"
         if not await self._lease():
             return "another worker has it"
-        async with Redis.from_url(self.settings.redis) as redis:
-            events = Stream(redis, self.settings.prefix, self.job_id)
-            try:
-                state, reason = await self._beside(self._iterate(job, events), self._renew(), self._await_stop())
-            except Stopped:
-                state, reason = JobState.STOPPED, "stopped by the user"
-            except UserError as exc:
-                state, reason = JobState.FAILED, f"{exc.message} ({exc.hint})" if exc.hint else exc.message
-            except OURS:
+        try:
+            state, reason = await self._beside(self._iterate(job, events), self._renew(), self._await_stop())
+        except Stopped:
+            state, reason = JobState.STOPPED, "stopped by the user"
+        except UserError as exc:
+            state, reason = JobState.FAILED, f"{exc.message} ({exc.hint})" if exc.hint else exc.message
+        except OURS as exc:
+            if not (give_up and isinstance(exc, ModelUnavailable)):
                 raise
-            except Exception as exc:
-                log.exception("iteration failed", job_id=self.job_id)
-                state, reason = JobState.FAILED, f"{type(exc).__name__}: {exc}"
-            return await self._commit(state, reason, events)
+            state, reason = JobState.FAILED, f"the model is away: {exc.message}"
+        except Exception as exc:
+            log.exception("iteration_failed", job_id=self.job_id)
+            state, reason = JobState.FAILED, f"{type(exc).__name__}: {exc}"
+        return await self._commit(state, reason, events)
 
     async def _lease(self) -> bool:
         """Wait out a dead worker's lease; False where a live one keeps renewing it."""
@@ -143,10 +166,10 @@ class Runner:
     async def _renew(self) -> None:
         while True:
             await asyncio.sleep(LEASE_S / 4)
-            await asyncio.to_thread(self.store.renew_lease, self.job_id, self.token, LEASE_S)
+            await stored(self.store.renew_lease, self.job_id, self.token, LEASE_S)
 
     async def _await_stop(self) -> None:
-        while not await asyncio.to_thread(self.store.stop_requested, self.job_id):
+        while not await stored(self.store.stop_requested, self.job_id):
             await asyncio.sleep(STOP_POLL_S)
         raise Stopped
 
@@ -169,7 +192,7 @@ class Runner:
         if state.terminal:
             await events.publish(EventKind.JOB, state=state.value, reason=reason)
         else:
-            app.send_task(iterate.name, kwargs={"job_id": self.job_id}, queue="iterations", kwargsrepr=self.job_id)
+            await asyncio.to_thread(send_iteration, self.job_id)
         return f"{state}: {reason}"
 
     # ------------------------------------------------------------------------------------------ one iteration
@@ -227,7 +250,10 @@ class Runner:
         """What the server can do is asked once a process: later, an LLM that is away is a failed generation."""
         key = (profile.base_url, profile.model, profile.dialect)
         if key not in _seen:
-            _seen[key] = await detect(profile)
+            try:
+                _seen[key] = await detect(profile)
+            except ModelUnreachable as exc:
+                raise ModelUnavailable(exc.message, exc.hint) from exc
         return OpenAICompatible(profile, _seen[key])
 
     def _profile(self, job: JobRecord) -> ModelProfile:
@@ -297,23 +323,26 @@ class Runner:
         events: Stream,
     ) -> None:
         """The boundary's commit: what was measured, k*, the search's new state."""
-        chosen = outcome.chosen
-        evaluated = await asyncio.to_thread(self.store.evaluated, self.job_id, record.iteration)
+        evaluated = await stored(self.store.evaluated, self.job_id, record.iteration)
         entries = [entry(e) for e in evaluated]
         for new in entries:
             history.add(new)
         known = {e.candidate_id for e in entries}
         again = {o.candidate_id for o in outcome.outcomes if o.candidate_id in history} - known  # duplicates
+        everything = (*entries, *(history.get(name) for name in sorted(again)))
+        chosen = max((e for e in everything if e.valid), key=lambda e: e.speedup or 0.0, default=None)
+        if outcome.reason is IterationReason.EARLY and outcome.chosen is not None:
+            chosen = history.get(outcome.chosen.candidate_id)  # line 18: the terminating kernel
         result = IterationResult(
             iteration=record.iteration,
             step=Step.load(record.step),
-            evaluated=(*entries, *(history.get(name) for name in sorted(again))),
+            evaluated=everything,
             chosen=chosen.candidate_id if chosen else None,
             reason=outcome.reason,
             main_failure=outcome.main_failure,
         )
         search.update(result, history)
-        await asyncio.to_thread(
+        await stored(
             self.store.close_iteration,
             self.job_id,
             record.iteration,
@@ -323,7 +352,7 @@ class Runner:
             search_state=search.dump(),
             token=self.token,
         )
-        speedup = chosen.result.speedup if chosen else None
+        speedup = chosen.speedup if chosen else None
         await events.publish(EventKind.BOUNDARY, reason=outcome.reason.value, speedup=speedup)
 
 

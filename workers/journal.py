@@ -7,13 +7,16 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import ParamSpec, TypeVar
 
 import structlog
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
 from specgen.client import events_key
+from specgen.controller.cancelling import patiently
 from specgen.controller.ports import CandidateNote, GenerationRecord
 from specgen.store import Store
 from specgen.types import EvaluationRequest, EvaluationResult, Event, EventKind, Origin, Trigger
@@ -23,6 +26,13 @@ EVENTS_KEPT = 20_000  # entries of a job's stream
 EVENTS_EXPIRE_S = 7 * 86_400
 
 log = structlog.get_logger(__name__)
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+async def stored(call: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
+    """A call of the store, in a thread, for as long as it takes to reach the database."""
+    return await patiently(lambda: asyncio.to_thread(call, *args, **kwargs))
 
 
 @dataclass
@@ -38,13 +48,11 @@ class Journal:
 
     async def trigger(self, trigger: Trigger, launched: int) -> int:
         """A row of ``triggers``."""
-        return await asyncio.to_thread(
-            self.store.add_trigger, self.job_id, self.iteration, trigger, launched, token=self.token
-        )
+        return await stored(self.store.add_trigger, self.job_id, self.iteration, trigger, launched, token=self.token)
 
     async def generation_started(self, origin: Origin, *, seed: int, prefix_chars: int, trigger_id: int | None) -> int:
         """A row of ``generations``."""
-        return await asyncio.to_thread(
+        return await stored(
             self.store.start_generation,
             self.job_id,
             self.iteration,
@@ -59,7 +67,7 @@ class Journal:
 
     async def generation_finished(self, generation_id: int, record: GenerationRecord) -> None:
         """Tokens, times and text of a generation."""
-        await asyncio.to_thread(
+        await stored(
             self.store.finish_generation,
             self.job_id,
             generation_id,
@@ -73,7 +81,7 @@ class Journal:
 
     async def candidate(self, source: str, origin: Origin, generation_id: int, trigger_id: int | None) -> CandidateNote:
         """The candidate's row, with the outcome where a former request already gave it one."""
-        record = await asyncio.to_thread(
+        record = await stored(
             self.store.add_candidate,
             self.job_id,
             self.iteration,
@@ -85,21 +93,24 @@ class Journal:
         )
         if record.is_new:
             return CandidateNote(record.candidate_id, True, None)
-        outcome = await asyncio.to_thread(self.store.outcome_of, self.job_id, record.candidate_id)
-        validated = await asyncio.to_thread(self.store.validation_of, self.job_id, record.candidate_id)
+        outcome = await stored(self.store.outcome_of, self.job_id, record.candidate_id)
+        validated = await stored(self.store.validation_of, self.job_id, record.candidate_id)
         return CandidateNote(record.candidate_id, False, outcome, validated is not None)
 
     async def request(self, request: EvaluationRequest) -> None:
         """A row of ``requests``."""
-        await asyncio.to_thread(self.store.add_request, request, token=self.token)
+        await stored(self.store.add_request, request, token=self.token)
 
     async def confirm(self) -> None:
         """The lease, renewed: raises StaleLease where it is lost."""
-        await asyncio.to_thread(self.store.renew_lease, self.job_id, self.token, LEASE_S)
+        await stored(self.store.renew_lease, self.job_id, self.token, LEASE_S)
 
     async def result(self, result: EvaluationResult) -> bool:
         """The request's answer; True if it is the candidate's final outcome."""
-        return await asyncio.to_thread(self.store.record_result, result, self.job_id, token=self.token)
+        try:
+            return bool(await stored(self.store.record_result, result, self.job_id, token=self.token))
+        except ValueError:  # no such request: not this job's, or never stored
+            return False
 
 
 @dataclass

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -55,7 +56,7 @@ def best(
         if out:
             Path(out).write_text(kernel.source)
         else:
-            console.print(kernel.source, markup=False)
+            sys.stdout.write(kernel.source)  # to the letter: it may go into a file
 
 
 @app.command()

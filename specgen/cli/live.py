@@ -106,6 +106,9 @@ class Progress:
         chosen = f"k* at {float(speedup):.2f}x" if speedup is not None else "nothing valid"
         return f"  boundary: {reason}, {chosen}"
 
+    def _on_waiting(self, event: Event) -> str:
+        return f"  waiting: {event.data['reason']}"
+
     def _on_job(self, event: Event) -> str:
         return f"job {event.data['state']}: {event.data.get('reason') or ''}"
 

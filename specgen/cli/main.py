@@ -17,7 +17,7 @@ WIDTH = 120  # of tables where the output is not a terminal
 
 def terminal() -> Console:
     """Standard output: a terminal's own width, a fixed one elsewhere; lines are never broken."""
-    return Console(highlight=False, soft_wrap=True, width=None if sys.stdout.isatty() else WIDTH)
+    return Console(highlight=False, emoji=False, soft_wrap=True, width=None if sys.stdout.isatty() else WIDTH)
 
 
 err = Console(stderr=True, highlight=False, soft_wrap=True)

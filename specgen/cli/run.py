@@ -27,6 +27,7 @@ from specgen.settings import ModelProfile, Settings, get_settings
 from specgen.types import JobSpec, JobState
 
 console = terminal()
+SYNTHETIC = "specgen-synthetic"  # the model name of the project's own server
 
 Iterations = Annotated[int, typer.Option(min=1, help="iteration budget")]
 Search = Annotated[str, typer.Option(help="search algorithm: best_of_n, refine, or module:Class")]
@@ -53,6 +54,7 @@ def run(
     sandbox: Annotated[str, typer.Option(help="bubblewrap, or none (your own decision)")] = "",
     home: Annotated[str, typer.Option(help="folder of the embedded system's state")] = "",
     synthetic: Annotated[float, typer.Option(help="speed of the synthetic model server, instead of an LLM")] = 0.0,
+    success: Annotated[float, typer.Option(help="of the synthetic model, times the paper's rates")] = 1.0,
 ) -> None:
     """Optimise one problem's kernel and print the table and the path of the best one."""
     settings = configure(home, sandbox)
@@ -67,8 +69,8 @@ def run(
         console.print(f"note: {warning}", markup=False)
     spec = JobSpec(
         problem=task,
-        llm_profile=profile if not (base_url or synthetic) else "default",
-        model=model or ("specgen-synthetic" if synthetic else access.model if access else ""),
+        llm_profile="default" if synthetic else profile,
+        model=model or (SYNTHETIC if synthetic else access.model if access else ""),
         search=search,
         termination=termination_name,
         iterations=iterations,
@@ -78,8 +80,8 @@ def run(
         token_budget=token_budget or None,
         prompt_dir=str(Path(prompts).resolve()) if prompts else "",
     )
-    with _system(settings, access, Synthetic(synthetic, seed) if synthetic else None, backend) as client:
-        _follow(client, client.submit(spec), settings)
+    with _system(settings, access, Synthetic(synthetic, seed, success) if synthetic else None, spec) as (client, stack):
+        _follow(client, client.submit(spec), settings, stack)
 
 
 @app.command()
@@ -88,17 +90,17 @@ def demo(
     iterations: Iterations = 8,
     speed: Annotated[float, typer.Option(help="of the synthetic model server, times the paper's token rate")] = 60.0,
     seed: Annotated[int, typer.Option(help="of search and model")] = 1,
+    success: Annotated[float, typer.Option(help="of the model, times the paper's rates of valid kernels")] = 2.5,
     home: Annotated[str, typer.Option(help="folder of the embedded system's state")] = "",
 ) -> None:
     """Everything on this machine, with the synthetic model server: no GPU, no Redis, no Postgres, no LLM key."""
-    run(name, iterations=iterations, seed=seed, home=home, synthetic=speed)
+    run(name, iterations=iterations, seed=seed, home=home, synthetic=speed, success=success)
 
 
 @app.command()
 def resume(
     job_id: Annotated[str, typer.Argument(metavar="JOB")],
     base_url: Annotated[str, typer.Option(help="OpenAI-compatible endpoint")] = "",
-    model: Annotated[str, typer.Option(help="model name")] = "",
     api_key: Annotated[str, typer.Option(envvar="OPENAI_API_KEY", help="key of the endpoint")] = "",
     home: Annotated[str, typer.Option(help="folder of the embedded system's state")] = "",
     synthetic: Annotated[float, typer.Option(help="speed of the synthetic model server, instead of an LLM")] = 0.0,
@@ -109,12 +111,12 @@ def resume(
         job = reader.job(job_id)
         if job.state is JobState.DONE:
             raise UserError(f"job {job_id} is done: {job.reason}", "submit a new one")
-    if not synthetic and not base_url and job.spec.model == "specgen-synthetic":
+    if not synthetic and not base_url and job.spec.model == SYNTHETIC:
         synthetic = 60.0
-    access = None if synthetic else access_of(settings, job.spec.llm_profile, base_url, model, api_key)
+    access = None if synthetic else access_of(settings, job.spec.llm_profile, base_url, job.spec.model, api_key)
     made = Synthetic(synthetic, job.spec.seed) if synthetic else None
-    with _system(settings, access, made, job.spec.problem.backend) as client:
-        _follow(client, job_id, settings, since=client.resume(job_id))
+    with _system(settings, access, made, job.spec) as (client, stack):
+        _follow(client, job_id, settings, stack, since=client.resume(job_id))
 
 
 def configure(home: str, sandbox: str) -> Settings:
@@ -147,21 +149,23 @@ def access_of(settings: Settings, name: str, base_url: str, model: str, api_key:
 
 @contextlib.contextmanager
 def _system(
-    settings: Settings, access: ModelProfile | None, synthetic: Synthetic | None, backend: str
-) -> Iterator[Client]:
+    settings: Settings, access: ModelProfile | None, synthetic: Synthetic | None, job: JobSpec
+) -> Iterator[tuple[Client, Stack | None]]:
     """The embedded system around a client; or only the client where SPECGEN_REDIS_URL names an existing system."""
     if settings.redis_url:
         with contextlib.closing(Client(settings)) as client:
-            yield client
+            yield client, None
         return
-    with Stack(
-        settings, access, synthetic, backend, tell=lambda line: console.print(f"starting: {line}", markup=False)
-    ):
-        with contextlib.closing(Client(settings)) as client:
-            yield client
+    stack = Stack(settings, access, synthetic, job.problem.backend, job.llm_profile, _starting)
+    with stack, contextlib.closing(Client(settings)) as client:
+        yield client, stack
 
 
-def _follow(client: Client, job_id: str, settings: Settings, since: str = "0") -> None:
+def _starting(line: str) -> None:
+    console.print(f"starting: {line}", markup=False)
+
+
+def _follow(client: Client, job_id: str, settings: Settings, stack: Stack | None, since: str = "0") -> None:
     """Show the job until it ends; Ctrl-C stops it so that `specgen resume` can go on. Exits 0 only if it is done."""
     job = client.job(job_id)
     console.print(f"job {job_id}: {job.spec.problem.name}, {job.spec.iterations} iterations, {job.spec.search}")
@@ -171,13 +175,25 @@ def _follow(client: Client, job_id: str, settings: Settings, since: str = "0") -
                 progress.add(event)
                 if event is None and client.job(job_id).state.terminal:
                     break
+                if event is None and stack is not None:
+                    stack.check()  # a worker that was killed: say so instead of waiting for it
     except KeyboardInterrupt:
+        again = {"--home": os.environ.get("SPECGEN_HOME", ""), "--base-url": _given_url(job.spec)}
         client.stop(job_id)
         with contextlib.suppress(TimeoutError):
             client.wait(job_id, timeout_s=15.0)
-        console.print(f"\nstopped; go on with: specgen resume {job_id}", markup=False)
+        flags = "".join(f" {name} {value}" for name, value in again.items() if value)
+        console.print(f"\nstopped; go on with: specgen resume {job_id}{flags}", markup=False)
         raise typer.Exit(130) from None
     _conclude(client, job_id, settings)
+
+
+def _given_url(spec: JobSpec) -> str:
+    """The address that a resumed job needs again: one that no settings name."""
+    known = get_settings().llm.get(spec.llm_profile)
+    if spec.model == SYNTHETIC or (known is not None and known.base_url):
+        return ""
+    return "URL"
 
 
 def _conclude(client: Client, job_id: str, settings: Settings) -> None:

@@ -11,10 +11,12 @@ import uuid
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 
+from specgen.controller.cancelling import patiently
 from specgen.controller.ports import Pool, Recorder
 from specgen.settings import EvaluationPolicy
 from specgen.types import EvaluationRequest, EvaluationResult, Origin, Phase, ProblemSpec, Status
 
+LOST_AFTER_S = 15.0  # an idle, empty pool that owes us an outcome that long has lost it
 INFRA_RETRIES = 2  # further requests after a result that was our own fault
 
 
@@ -25,6 +27,7 @@ class Pending:
     request: EvaluationRequest
     origins: list[Origin]  # one per generation of this iteration that gave this source
     retries: int = 0
+    sent_at: float = field(default_factory=time.monotonic)
 
 
 @dataclass(frozen=True)
@@ -35,8 +38,7 @@ class Outcome:
     """
 
     candidate_id: str
-    source: str
-    origins: tuple[Origin, ...]
+    origins: tuple[Origin, ...]  # empty: an attempt at this iteration that died had asked for it
     result: EvaluationResult
     fresh: bool
 
@@ -52,6 +54,7 @@ class Evaluations:
     pool: Pool
     recorder: Recorder
     pending: dict[str, Pending] = field(default_factory=dict)
+    settled: dict[str, EvaluationResult] = field(default_factory=dict)
 
     @property
     def scope(self) -> str:
@@ -61,8 +64,9 @@ class Evaluations:
     async def offer(self, source: str, origin: Origin, generation_id: int, trigger_id: int | None) -> Outcome | None:
         """Send a kernel to validation. Returns its outcome at once where this job knows it already."""
         note = await self.recorder.candidate(source, origin, generation_id, trigger_id)
-        if note.outcome is not None:
-            return Outcome(note.candidate_id, source, (origin,), note.outcome, fresh=False)
+        known_result = note.outcome or self.settled.get(note.candidate_id)  # it may have settled while we asked
+        if known_result is not None:
+            return Outcome(note.candidate_id, (origin,), known_result, fresh=False)
         if (known := self.pending.get(note.candidate_id)) is not None:
             known.origins.append(origin)
             return None
@@ -91,15 +95,17 @@ class Evaluations:
 
     async def _submit(self, request: EvaluationRequest) -> None:
         await self.recorder.request(request)
-        await self.pool.submit(request)
+        await patiently(lambda: self.pool.submit(request))
 
     async def outcomes(self) -> AsyncIterator[tuple[EvaluationResult, Outcome | None]]:
         """Every result of the scope as it returns, with the outcome where the result settles its candidate."""
         async for result in self.pool.results(self.scope):
             pending = self.pending.get(result.candidate_id)
-            if pending is None or pending.request.request_id != result.request_id:
-                continue  # a second run of a redelivered request: the first result stands
-            yield result, await self._settle(result, pending)
+            if pending is not None and pending.request.request_id == result.request_id:
+                yield result, await self._settle(result, pending)
+            elif await self.recorder.result(result):  # asked for before a crash, and nobody has stored it yet
+                self.settled[result.candidate_id] = result
+                yield result, Outcome(result.candidate_id, (), result, fresh=True)
 
     async def _settle(self, result: EvaluationResult, pending: Pending) -> Outcome | None:
         await self.recorder.result(result)
@@ -107,18 +113,30 @@ class Evaluations:
         if result.status is Status.INFRA_ERROR and pending.retries < INFRA_RETRIES:
             pending.retries += 1
             pending.request = self._request(request.candidate_id, request.source, request.origin, request.phase)
+            pending.sent_at = time.monotonic()
             await self._submit(pending.request)
             return None
         if result.status is Status.VALID and result.phase is Phase.VALIDATE:
             pending.request = self._request(request.candidate_id, request.source, request.origin, Phase.PROFILE)
+            pending.sent_at = time.monotonic()
             await self._submit(pending.request)
             return None
         del self.pending[result.candidate_id]
-        return Outcome(result.candidate_id, request.source, tuple(pending.origins), result, fresh=True)
+        self.settled[result.candidate_id] = result
+        return Outcome(result.candidate_id, tuple(pending.origins), result, fresh=True)
 
-    async def resend(self) -> int:
-        """Enqueue every pending request again under its own id: for when the pool is idle and empty although we wait
-        (Redis was wiped, or a worker died between the pop and its record). Returns how many."""
-        for pending in self.pending.values():
-            await self.pool.submit(pending.request)
-        return len(self.pending)
+    async def resend(self, *, idle: bool) -> int:
+        """Enqueue again, under their own ids, requests that the pool may have lost (Redis was wiped, or restarted
+        without its last second); one that is still queued or running is not doubled. Returns how many.
+
+        ``idle``: nothing is queued and nothing runs, so whatever we wait for is lost; else a request is given its time
+        budget first.
+        """
+        now, again = time.monotonic(), 0
+        for pending in list(self.pending.values()):
+            patience_s = LOST_AFTER_S + (0.0 if idle else pending.request.time_budget_s)
+            if now - pending.sent_at > patience_s:
+                pending.sent_at = now
+                await self.pool.submit(pending.request)
+                again += 1
+        return again

@@ -13,18 +13,17 @@ import time
 from dataclasses import dataclass, field
 
 from specgen.controller.answers import FirstBlock, extract
-from specgen.controller.cancelling import stop
+from specgen.controller.cancelling import finish, patiently, stop
 from specgen.controller.evaluations import Evaluations, Outcome
 from specgen.controller.forks import ForkGate
 from specgen.controller.ports import Events, GenerationRecord, Model, Pool, Recorder, Stream
 from specgen.controller.termination import Criterion, Threshold
 from specgen.controller.triggers import TriggerParser
-from specgen.errors import ModelUnavailable, ProblemError
+from specgen.errors import ModelAccessError, ModelUnavailable, PoolUnavailable, ProblemError
 from specgen.settings import ForkPolicy
 from specgen.types import EventKind, IterationReason, Origin, Prompt, Status, Trigger, TriggerClass, Usage
 
 TICK_S = 0.25  # how often idle devices are looked for and progress is told
-LOST_AFTER_S = 15.0  # an idle, empty pool that owes us outcomes that long has lost them
 
 
 @dataclass(frozen=True)
@@ -66,7 +65,8 @@ class Iteration:
     outcomes: list[Outcome] = field(default_factory=list)
     threshold: float | None = None
     main_ended: bool = False
-    main_offered: bool = False  # its kernel is on its way: its outcome is the boundary
+    main_broke: bool = False  # its stream broke before it gave a kernel: the forks that are out decide
+    refused: bool = False  # the server refuses forks of this prompt (its context is too long, say)
     main_failure: str = ""
     _trace: list[str] = field(default_factory=list)
     _boundary: asyncio.Future[IterationReason] = field(init=False)
@@ -87,11 +87,17 @@ class Iteration:
         try:
             reason = await self._boundary
         finally:
-            await stop([*tasks, *self._forks])
-            await self.recorder.confirm()  # a worker that lost the job must not close its successor's scope
-            await self.pool.close(self.evaluations.scope)
+            await finish(self._close(tasks))
         chosen = self.outcomes[-1] if reason is IterationReason.EARLY else self._best()
         return IterationOutcome(reason, tuple(self.outcomes), chosen, self.threshold, self.main_failure)
+
+    async def _close(self, tasks: list[asyncio.Task[None]]) -> None:
+        """Line 19: no stream goes on, and the pool forgets the scope."""
+        await stop(tasks)
+        while self._forks:  # a trigger may have launched some while it was being stopped
+            await stop(list(self._forks))
+        await self.recorder.confirm()  # a worker that lost the job must not close its successor's scope
+        await patiently(lambda: self.pool.close(self.evaluations.scope))
 
     def _best(self) -> Outcome | None:
         valid = [o for o in self.outcomes if o.result.speedup is not None]
@@ -130,17 +136,17 @@ class Iteration:
             self.main_failure = receipt.failure = exc.message
         finally:
             self.main_ended = True
-            await self.recorder.generation_finished(generation, receipt.record(self.trace))
+            await finish(self.recorder.generation_finished(generation, receipt.record(self.trace)))
         await self._main_answer(generation, receipt)
 
     async def _main_answer(self, generation: int, receipt: Receipt) -> None:
         answer = extract(receipt.content, truncated=receipt.finish_reason == "length")
-        self.main_offered = answer.source is not None
         if answer.source is None:
             self.main_failure = self.main_failure or f"{answer.status or Status.NO_CODE}"
             failed = receipt.finish_reason not in ("stop", "length")
             if failed and self.gate.outstanding:
-                return  # the stream broke: a shorter reasoning, whose forks still stand (_answered ends it)
+                self.main_broke = True  # a shorter reasoning, whose forks still stand: `_answered` ends it
+                return
             self._end(IterationReason.MODEL_FAILED if failed else IterationReason.NO_CODE)
             return
         known = await self.evaluations.offer(answer.source, Origin.MAIN, generation, None)
@@ -158,16 +164,17 @@ class Iteration:
 
     @property
     def _speculates(self) -> bool:
-        return self.plan.speculation and self.model.can_fork
+        return self.plan.speculation and self.model.can_fork and not self.refused
 
     async def _trigger(self, trigger: Trigger) -> None:
         """Lines 7–11: π, P_s, K, and K forks. A trigger that the brake holds back is recorded with K = 0."""
-        must = trigger.kind is not TriggerClass.IDLE  # line 10's max(1, …) is for triggers
+        idle = trigger.kind is TriggerClass.IDLE
         async with self._launching:  # a trigger and an idle device at the same time must not share the room
             prefix = self.trace
-            room = self.gate.room(trigger.kind, len(prefix))
-            k = await self.pool.claim(self.evaluations.scope, max_k=room, at_least_one=must) if room else 0
+            k = await self._claim(self.gate.room(trigger.kind, len(prefix)), at_least_one=not idle)
             self.gate.launched(k, len(prefix))
+        if idle and not k:
+            return  # nothing happened: worth no row
         trigger_id = await self.recorder.trigger(trigger, k)
         for _ in range(k):
             self._fork_count += 1
@@ -179,6 +186,16 @@ class Iteration:
         await self.events.publish(
             EventKind.TRIGGER, kind=trigger.kind.value, position=trigger.position, launched=k, text=trigger.text[:80]
         )
+
+    async def _claim(self, room: int, *, at_least_one: bool) -> int:
+        """Line 10's K within ``room`` (its max(1, …) is for triggers, not for idle devices); 0 once the main generation
+        has ended, and while Redis is away."""
+        if not room or self.main_ended or not self._speculates:
+            return 0
+        try:
+            return await self.pool.claim(self.evaluations.scope, max_k=room, at_least_one=at_least_one)
+        except PoolUnavailable:
+            return 0
 
     async def _fork(self, prefix: str, seed: int, trigger_id: int) -> None:
         """Lines 11–13: one speculative generation, stopped at its closing fence, its kernel sent to validation."""
@@ -196,13 +213,15 @@ class Iteration:
                         break
         except ModelUnavailable as exc:
             receipt.failure = exc.message
+        except ModelAccessError as exc:  # refuses this request, not the job: the main generation goes on
+            receipt.failure, self.refused = exc.message, True
         finally:
-            await self.recorder.generation_finished(generation, receipt.record(""))
+            await finish(self.recorder.generation_finished(generation, receipt.record("")))
         answer = extract(source or receipt.content, truncated=receipt.finish_reason == "length", prefilled=True)
         known = None
         if answer.source is not None:
             known = await self.evaluations.offer(answer.source, Origin.FORK, generation, trigger_id)
-        await self.pool.release(self.evaluations.scope)
+        await patiently(lambda: self.pool.release(self.evaluations.scope))
         await self.events.publish(
             EventKind.FORK, prefix_chars=len(prefix), candidate=answer.source is not None, duplicate=known is not None
         )
@@ -214,7 +233,7 @@ class Iteration:
     def _answered(self) -> None:
         """A fork is settled; where the main stream broke, the last one to settle is the boundary."""
         self.gate.answered()
-        if self.main_failure and not self.main_offered and self.gate.outstanding == 0:
+        if self.main_broke and self.gate.outstanding == 0:
             self._end(IterationReason.MODEL_FAILED)
 
     # -------------------------------------------------------------------------------------- outcomes
@@ -234,6 +253,8 @@ class Iteration:
                 raise ProblemError(f"the reference failed: {result.error.strip()[:300]}", "mend the problem file")
             if outcome is not None:
                 await self._outcome(outcome)
+            if self._boundary.done():
+                return
 
     async def _outcome(self, outcome: Outcome) -> None:
         """Lines 14–21 for one candidate: τ before s enters H, then the test. What comes back while the boundary is
@@ -265,23 +286,22 @@ class Iteration:
 
     async def _watch(self) -> None:
         """Idle devices fork (§6.1.1), progress is told, and outcomes that the pool lost are asked for again."""
-        started, quiet_since = time.monotonic(), time.monotonic()
+        started = time.monotonic()
         while True:
             await asyncio.sleep(TICK_S)
-            now, pool = time.monotonic(), await self.pool.snapshot()
-            queued = pool.validate_queue + pool.profile_queue
-            idle = self.gate.idle(pool.devices - pool.busy - queued - pool.claims, now)
-            if idle and self._speculates and self.trace and not self.main_ended:
-                await self._trigger(Trigger(TriggerClass.IDLE, len(self.trace)))
-            if queued or pool.busy or not self.evaluations.pending or not pool.devices:
-                quiet_since = now
-            elif now - quiet_since > LOST_AFTER_S:
-                await self.evaluations.resend()
-                quiet_since = now
+            try:
+                pool = await self.pool.snapshot()
+                queued = pool.validate_queue + pool.profile_queue
+                if self.gate.idle(pool.devices - pool.busy - queued - pool.claims, time.monotonic()) and self._trace:
+                    await self._trigger(Trigger(TriggerClass.IDLE, len(self.trace)))
+                if pool.devices:
+                    await self.evaluations.resend(idle=not queued and not pool.busy)
+            except PoolUnavailable:
+                continue  # Redis is away: the generation goes on
             await self.events.publish(
                 EventKind.PROGRESS,
                 reasoning_chars=len(self.trace),
-                seconds=round(now - started, 2),
+                seconds=round(time.monotonic() - started, 2),
                 forks=len(self._forks),
                 devices=pool.devices,
                 busy=pool.busy,

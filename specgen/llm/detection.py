@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 import httpx2
 import openai
 
-from specgen.errors import ModelAccessError
+from specgen.errors import ModelAccessError, ModelUnreachable
 from specgen.llm import dialects, failures
 from specgen.llm.base import Capabilities, Dialect
 from specgen.llm.openai_compatible import OpenAICompatible, make_client
@@ -65,13 +65,13 @@ async def _models(profile: ModelProfile) -> list[tuple[str, str]]:
         return []
     except openai.APIConnectionError as exc:
         cause = exc.__cause__ if isinstance(exc.__cause__, Exception) else exc
-        raise ModelAccessError(
+        raise ModelUnreachable(
             f"cannot reach the LLM at {where}: {failures.readable(cause, profile)}",
             "check base_url, and that the server runs (`specgen model serve` starts the project's own)",
         ) from None
     except openai.APIStatusError as exc:
         if failures.retryable(exc):
-            raise ModelAccessError(f"the LLM at {where} answers {exc.status_code}", "try again later") from None
+            raise ModelUnreachable(f"the LLM at {where} answers {exc.status_code}", "try again later") from None
         raise failures.access_error(exc, profile) from None
     except (openai.OpenAIError, ValueError) as exc:
         said = failures.readable(exc, profile)

@@ -38,6 +38,7 @@ class Synthetic:
 
     speed: float = 40.0  # times §3.1's token rate
     seed: int = 0
+    success: float = 1.0  # times the paper's rates of valid kernels
 
 
 @dataclass
@@ -48,6 +49,7 @@ class Stack:
     model: ModelProfile | None = None
     synthetic: Synthetic | None = None
     backend: str = "cpu"
+    profile: str = "default"  # the name under which iteration workers find ``model``
     tell: Callable[[str], None] = lambda _: None
     children: list[Child] = field(default_factory=list)
     valkey: Valkey | None = None
@@ -112,6 +114,7 @@ class Stack:
         port_file.unlink(missing_ok=True)
         arguments = ["--port", "0", "--port-file", str(port_file)]
         arguments += ["--speed", str(synthetic.speed), "--seed", str(synthetic.seed)]
+        arguments += ["--success", str(synthetic.success)]
         self._spawn("model-server", ["-m", "specgen.llm.server", *arguments], secrets=False)
         self._await(lambda: port_file.exists(), "the model server")
         return ModelProfile(base_url=port_file.read_text().strip(), model="specgen-synthetic")
@@ -142,10 +145,8 @@ class Stack:
             env["SPECGEN_DATABASE_URL"] = self.settings.database
             env |= {k: v for k, v in os.environ.items() if k.startswith("SPECGEN_LLM")}
             if self.model is not None:
-                env["SPECGEN_LLM__DEFAULT__BASE_URL"] = self.model.base_url
-                env["SPECGEN_LLM__DEFAULT__MODEL"] = self.model.model
-                env["SPECGEN_LLM__DEFAULT__API_KEY"] = self.model.api_key.get_secret_value()
-                env["SPECGEN_LLM__DEFAULT__DIALECT"] = self.model.dialect
+                given = self.model.model_dump(mode="json") | {"api_key": self.model.api_key.get_secret_value()}
+                env |= {f"SPECGEN_LLM__{self.profile}__{name}".upper(): str(value) for name, value in given.items()}
         return env
 
     def _await_devices(self, count: int) -> None:
