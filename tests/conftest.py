@@ -39,11 +39,11 @@ def valkey_server() -> Iterator[Valkey]:
 
 
 @pytest.fixture
-def redis_url(valkey_server: Valkey) -> Iterator[str]:
+def redis_url(valkey_server: Valkey) -> str:
     """URL (``unix://…``) of an empty database."""
     with redis.Redis.from_url(valkey_server.url) as client:
         client.flushall()
-    yield valkey_server.url
+    return valkey_server.url
 
 
 @pytest.fixture

@@ -98,7 +98,7 @@ def _end_watches(**_: Any) -> None:
     _ending.set()
 
 
-class Stopped(Exception):  # noqa: N818
+class Stopped(Exception):
     """The user asked the job to stop."""
 
 
@@ -169,7 +169,7 @@ class Runner:
             await stored(self.store.renew_lease, self.job_id, self.token, LEASE_S)
 
     async def _await_stop(self) -> None:
-        while not await stored(self.store.stop_requested, self.job_id):
+        while not await stored(self.store.stop_requested, self.job_id):  # noqa: ASYNC110  another process says so
             await asyncio.sleep(STOP_POLL_S)
         raise Stopped
 

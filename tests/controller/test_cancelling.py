@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 
-from specgen.controller.cancelling import stop
+from specgen.controller.cancelling import finish, patiently, stop
+from specgen.errors import PoolUnavailable
 
 
 def test_a_task_that_swallows_cancellations_is_asked_again() -> None:
@@ -42,3 +43,43 @@ def test_finished_and_failing_tasks_are_no_trouble() -> None:
             tasks[1].result()
 
     asyncio.run(scene())
+
+
+def test_cleaning_up_is_finished_however_often_the_caller_is_cancelled() -> None:
+    async def scene() -> list[str]:
+        done: list[str] = []
+
+        async def cleanup() -> None:
+            for step in ("streams", "lease", "scope"):
+                await asyncio.sleep(0.05)
+                done.append(step)
+
+        async def work() -> None:
+            try:
+                await asyncio.sleep(60)
+            finally:
+                await finish(cleanup())
+
+        task = asyncio.create_task(work())
+        await asyncio.sleep(0)
+        for _ in range(5):
+            task.cancel()
+            await asyncio.sleep(0.02)
+        await asyncio.wait({task})
+        assert task.cancelled()
+        return done
+
+    assert asyncio.run(scene()) == ["streams", "lease", "scope"]
+
+
+def test_an_outage_is_waited_out() -> None:
+    attempts = []
+
+    async def call() -> str:
+        attempts.append(1)
+        if len(attempts) < 3:
+            raise PoolUnavailable("away")
+        return "done"
+
+    assert asyncio.run(patiently(call)) == "done"
+    assert len(attempts) == 3

@@ -10,7 +10,7 @@ import pytest
 from specgen.controller.loop import Iteration, IterationOutcome
 from specgen.errors import ModelAccessError, ModelUnavailable, ProblemError, StaleLease
 from specgen.settings import ForkPolicy
-from specgen.types import Delta, IterationReason, Origin, Status, TriggerClass
+from specgen.types import Delta, EvaluationResult, IterationReason, Origin, Phase, Status, TriggerClass
 from tests.controller.world import MemoryPool, MemoryRecorder, ScriptedModel, answer, iteration, kernel
 
 FENCE = "Let me think.\n```cpp\nint tile = 64;\n```\nIt should work. "
@@ -199,6 +199,36 @@ def test_a_worker_that_lost_the_job_leaves_the_scope_to_its_successor() -> None:
     with pytest.raises(StaleLease):
         run(iteration(ScriptedModel([say("x"), content(kernel("m", 1.0))]), pool, recorder=recorder))
     assert not pool.closed
+
+
+def test_a_fork_that_the_server_refuses_ends_speculation_and_not_the_job() -> None:
+    class Full(ScriptedModel):
+        def fork(self, prompt: Any, prefix: str, *, seed: int, max_tokens: int) -> Any:
+            self.prefixes.append(prefix)
+            raise ModelAccessError("400: the context is too long")
+
+    later = FENCE.replace("64", "32")
+    model = Full([say(FENCE), *([say("")] * 20), say(later), content(kernel("main", 2.0))])
+    it = iteration(model, MemoryPool(free=1), policy=ForkPolicy(spacing_chars=0, idle_after_s=1e9))
+    done = run(it)
+    assert done.reason is IterationReason.MAIN
+    assert len(model.prefixes) == 1
+    assert it.gate.outstanding == 0
+
+
+def test_what_a_dead_attempt_had_asked_for_is_kept_when_it_returns() -> None:
+    pool = MemoryPool()
+    orphan = EvaluationResult(
+        request_id="of-the-dead", candidate_id="c" * 64, phase=Phase.PROFILE, status=Status.VALID, speedup=7.0
+    )
+    pool.queue.put_nowait(orphan)
+    model = ScriptedModel([say("x"), *([say("")] * 20), content(kernel("main", 2.0))])
+    recorder = MemoryRecorder()
+    it = iteration(model, pool, recorder=recorder)
+    done = run(it)
+    assert done.reason is IterationReason.MAIN  # nothing of this attempt's forks: it does not terminate
+    assert recorder.sources["c" * 64] == orphan
+    assert it.history == [0.0, 7.0, 2.0]
 
 
 def test_the_brake_counts_forks_until_they_are_answered() -> None:
