@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated
@@ -25,6 +26,8 @@ from specgen.runtime.stack import Stack, Synthetic
 from specgen.search import resolve as resolve_search
 from specgen.settings import ModelProfile, Settings, get_settings
 from specgen.types import JobSpec, JobState
+
+CHECK_EVERY_S = 1.0
 
 console = terminal()
 SYNTHETIC = "specgen-synthetic"  # the model name of the project's own server
@@ -171,14 +174,17 @@ def _follow(client: Client, job_id: str, settings: Settings, stack: Stack | None
     console.print(f"job {job_id}: {job.spec.problem.name}, {job.spec.iterations} iterations, {job.spec.search}")
     try:
         with Progress(console, job.spec.iterations) as progress:
+            checked = time.monotonic()
             for event in client.events(job_id, since=since):
                 progress.add(event)
                 if event is None and client.job(job_id).state.terminal:
                     break
-                if event is None and stack is not None:
-                    stack.check()  # a worker that was killed: say so instead of waiting for it
+                if stack is not None and time.monotonic() - checked > CHECK_EVERY_S:
+                    stack.check()  # a process that was killed: say so instead of waiting for it
+                    checked = time.monotonic()
     except KeyboardInterrupt:
-        again = {"--home": os.environ.get("SPECGEN_HOME", ""), "--base-url": _given_url(job.spec)}
+        url = stack.model.base_url if stack is not None and stack.model is not None and not stack.synthetic else ""
+        again = {"--home": os.environ.get("SPECGEN_HOME", ""), "--base-url": url}
         client.stop(job_id)
         with contextlib.suppress(TimeoutError):
             client.wait(job_id, timeout_s=15.0)
@@ -186,14 +192,6 @@ def _follow(client: Client, job_id: str, settings: Settings, stack: Stack | None
         console.print(f"\nstopped; go on with: specgen resume {job_id}{flags}", markup=False)
         raise typer.Exit(130) from None
     _conclude(client, job_id, settings)
-
-
-def _given_url(spec: JobSpec) -> str:
-    """The address that a resumed job needs again: one that no settings name."""
-    known = get_settings().llm.get(spec.llm_profile)
-    if spec.model == SYNTHETIC or (known is not None and known.base_url):
-        return ""
-    return "URL"
 
 
 def _conclude(client: Client, job_id: str, settings: Settings) -> None:

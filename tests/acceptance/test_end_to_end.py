@@ -127,3 +127,20 @@ def test_a_killed_command_leaves_nothing_behind_and_its_job_can_be_resumed(home:
     argv, env = command(home, "resume", job, "--synthetic", SPEED)
     done = subprocess.run(argv, env=env, capture_output=True, text=True, timeout=280, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.timeout(200)
+def test_a_worker_that_dies_is_told_instead_of_waited_for(home: Path) -> None:
+    argv, env = command(home, "demo", "T4", "--iterations", "9", "--speed", "20", "--seed", "6")
+    with subprocess.Popen(argv, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as running:
+        assert running.stdout is not None
+        for line in running.stdout:
+            if "iteration 1:" in line:
+                break
+        for process in psutil.Process(running.pid).children():
+            if "workers.scheduler" in process.cmdline():
+                process.kill()
+        rest = running.stdout.read()
+        assert running.wait(60) == 3, rest
+    assert "scheduler ended with -9" in rest
+    assert not ours(home)
