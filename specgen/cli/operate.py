@@ -13,7 +13,7 @@ from specgen.cli.main import app
 from specgen.cli.run import access_of, configure, console
 from specgen.errors import SettingsError
 from specgen.evaluation.problems import builtin_names
-from specgen.runtime.stack import Stack, Synthetic
+from specgen.runtime.stack import Stack, Synthetic, iteration_worker
 from specgen.store import migrate as migrate_database
 
 worker = typer.Typer(no_args_is_help=True, help="Run one worker process of the distributed system.")
@@ -62,9 +62,7 @@ def worker_device(
 @worker.command("iterations")
 def worker_iterations(concurrency: Annotated[int, typer.Option(help="iterations at a time")] = 64) -> None:
     """Iterations of jobs: SpecController. Needs the database and the LLM profiles."""
-    arguments = ["-A", "workers.app", "worker", "-Q", "iterations", "--pool", "threads", "-n", "iterations@%h"]
-    arguments += ["--concurrency", str(concurrency), "--without-gossip", "--without-mingle", "-l", "INFO"]
-    _become("celery", *arguments)
+    _become(*iteration_worker(concurrency))
 
 
 @worker.command("scheduler")

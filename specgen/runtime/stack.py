@@ -32,6 +32,13 @@ GRACE_S = 12.0
 SECRET_PREFIXES = ("SPECGEN_LLM", "SPECGEN_DATABASE", "OPENAI_")
 
 
+def iteration_worker(concurrency: int = 64) -> list[str]:
+    """Celery's own command, for ``python -m``: an interpreter called by its path may not have it on PATH."""
+    arguments = ["celery", "-A", "workers.app", "worker", "-Q", "iterations", "--pool", "threads"]
+    arguments += ["--concurrency", str(concurrency), "--without-gossip", "--without-mingle"]
+    return [*arguments, "-n", "iterations@%h", "-l", "INFO"]
+
+
 @dataclass(frozen=True)
 class Synthetic:
     """The project's own model server with its synthetic source, in place of an LLM endpoint."""
@@ -121,12 +128,10 @@ class Stack:
 
     def _start_workers(self, pool: list[Device]) -> None:
         # Celery's own command, in this interpreter: finds it in a virtual environment that is not activated
-        worker = ["-m", "celery", "-A", "workers.app", "worker", "-Q", "iterations", "--pool", "threads"]
-        worker += ["--concurrency", "64", "--without-gossip", "--without-mingle", "-n", "iterations@%h", "-l", "INFO"]
         self._spawn("scheduler", ["-m", "workers.scheduler"], secrets=False)
         for device in pool:
             self._spawn(f"device-{device.backend}{device.index}", ["-m", "workers.device", "--device", device.name])
-        self._spawn("iterations", worker, secrets=True)
+        self._spawn("iterations", ["-m", *iteration_worker()], secrets=True)
 
     def _spawn(self, name: str, arguments: list[str], *, secrets: bool = False) -> None:
         env = self._env(secrets=secrets)
