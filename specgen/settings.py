@@ -50,9 +50,9 @@ class PoolPolicy(Group):
     """How ElasticScheduler orders and splits (§6.2)."""
 
     split: Literal["paper", "flexible"] = "paper"  # Algorithm 2, or every device serves both, profiling first
-    order: Literal["mains_first", "paper"] = (
-        "mains_first"  # across jobs a main kernel goes before forks; or pure LAF/FIFO
-    )
+    # fair_laf: a main kernel before forks, then the newest of the job served longest ago; mains_first: without the
+    # turns of jobs; paper: pure LAF and FIFO over all jobs
+    order: Literal["fair_laf", "mains_first", "paper"] = "fair_laf"
     scheduler_interval_s: float = 0.5
 
 

@@ -117,6 +117,8 @@ class EvaluationRequest(Frozen):
     origin: Origin
     source: str
     problem: ProblemSpec
+    label: str = "cpu"  # what the device must be labelled with: its backend, or more, such as h200
+    priority: int = Field(default=0, ge=-9, le=9)  # of the job: higher goes first
     time_budget_s: float = 120.0
     warmups: int = 10
     timed_runs: int = 40
@@ -259,18 +261,29 @@ class Trigger:
 
 
 class JobState(StrEnum):
-    """A job's life: queued -> running -> one of the terminal states."""
+    """A job's life: queued -> running -> a state in which nothing more happens by itself."""
 
     QUEUED = "queued"
     RUNNING = "running"
-    STOPPED = "stopped"  # by the user (Ctrl-C); resumable
+    PAUSED = "paused"  # by the user, at a boundary; resumable
+    STOPPED = "stopped"  # by the user, at once (Ctrl-C); resumable, its open iteration runs again
     DONE = "done"
     FAILED = "failed"
+    CANCELLED = "cancelled"  # by the user, for good
 
     @property
     def terminal(self) -> bool:
         """True where nothing more happens by itself."""
-        return self in (JobState.DONE, JobState.FAILED, JobState.STOPPED)
+        return self not in (JobState.QUEUED, JobState.RUNNING)
+
+
+class Wish(StrEnum):
+    """What the user asked of a job that somebody works on."""
+
+    NONE = ""
+    PAUSE = "pause"  # at the next boundary
+    STOP = "stop"  # at once, to be resumed
+    CANCEL = "cancel"  # at once, for good
 
 
 class JobSpec(Frozen):
@@ -284,11 +297,18 @@ class JobSpec(Frozen):
     iterations: int = Field(default=10, ge=1)
     speculation: bool = True
     seed: int = 0
+    device: str = ""  # label of the devices that may serve it, such as h200; empty: any of the problem's backend
+    priority: int = Field(default=0, ge=-9, le=9)  # at submission; `specgen priority` changes it
     max_tokens: int = Field(default=32_768, ge=16)
-    token_budget: int | None = None  # the job ends cleanly once it has used that many tokens
-    time_budget_s: float | None = None
+    token_budget: int | None = Field(default=None, ge=1)  # the job ends cleanly once it has used that many tokens
+    time_budget_s: float | None = Field(default=None, gt=0)  # of wall clock in iterations; pauses do not count
     prompt_dir: str = ""  # the user's templates, looked up first
     policy: dict[str, str | int | float | bool] = Field(default_factory=dict)  # overrides of settings.ForkPolicy
+
+    @property
+    def label(self) -> str:
+        """What a device must be labelled with to serve this job."""
+        return self.device or self.problem.backend
 
 
 class IterationReason(StrEnum):
@@ -298,6 +318,7 @@ class IterationReason(StrEnum):
     MAIN = "main_outcome"
     NO_CODE = "no_code"
     MODEL_FAILED = "model_failed"
+    BUDGET = "budget"  # the job's budget was spent in the middle of it
 
 
 class EventKind(StrEnum):
