@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
-import time
 from typing import Annotated
 
 import typer
@@ -12,8 +12,10 @@ import typer
 from specgen.cli.main import app
 from specgen.cli.run import access_of, configure, console
 from specgen.errors import SettingsError
+from specgen.evaluation.cell import Device, devices
 from specgen.evaluation.problems import builtin_names
-from specgen.runtime.stack import Stack, Synthetic, iteration_worker
+from specgen.runtime.stack import Stack, Synthetic, chosen_gpus, iteration_worker
+from specgen.settings import Settings
 from specgen.store import migrate as migrate_database
 
 worker = typer.Typer(no_args_is_help=True, help="Run one worker process of the distributed system.")
@@ -32,20 +34,47 @@ def up(
     base_url: Annotated[str, typer.Option(help="OpenAI-compatible endpoint")] = "",
     model_name: Annotated[str, typer.Option("--model", help="model name")] = "",
     api_key: Annotated[str, typer.Option(envvar="OPENAI_API_KEY", help="key of the endpoint")] = "",
+    gpus: Annotated[str, typer.Option(help="GPUs that serve: all, or numbers such as 0,1")] = "",
+    cpu_devices: Annotated[int, typer.Option(help="cores that serve; default: all, with --gpus none")] = -1,
     home: Annotated[str, typer.Option(help="folder of the embedded system's state")] = "",
     synthetic: Annotated[float, typer.Option(help="synthetic model server's speed instead of an LLM")] = 0.0,
 ) -> None:
-    """The whole embedded system until Ctrl-C, for jobs submitted by `specgen.Client`."""
+    """The whole system until Ctrl-C or SIGTERM, for weeks: what dies is started again.
+
+    SPECGEN_REDIS_URL and SPECGEN_DATABASE_URL name services that exist already; without them it keeps its own.
+    """
+    if cpu_devices > 0:
+        os.environ["SPECGEN_EVALUATION__CPU_DEVICES"] = str(cpu_devices)
     settings = configure(home, "")
+    pool = _chosen(settings, gpus, cpu_devices)
     access = None if synthetic else access_of(settings, "default", base_url, model_name, api_key)
-    with Stack(settings, access, Synthetic(synthetic) if synthetic else None, tell=console.print) as stack:
-        console.print(f"up; SPECGEN_REDIS_URL={settings.redis} SPECGEN_DATABASE_URL={settings.database}", markup=False)
-        try:
-            while True:
-                stack.check()
-                time.sleep(1.0)
-        except KeyboardInterrupt:
-            console.print("stopping", markup=False)
+    given = Synthetic(synthetic) if synthetic else None
+    try:
+        with Stack(settings, access, given, tell=_tell, pool=pool, patient=True) as stack:
+            _tell(f"up; SPECGEN_REDIS_URL={_shown(settings.redis)} SPECGEN_DATABASE_URL={_shown(settings.database)}")
+            stack.keep()
+    except KeyboardInterrupt:
+        _tell("stopped")
+
+
+def _chosen(settings: Settings, gpus: str, cpu_devices: int) -> list[Device]:
+    cores = [] if cpu_devices == 0 or (gpus and cpu_devices < 0) else devices(settings)
+    pool = [*cores, *(chosen_gpus(gpus) if gpus else [])]
+    if not pool and not settings.redis_url:
+        raise SettingsError(
+            "no device is chosen, and no other host could serve",
+            "give --gpus or --cpu-devices, or SPECGEN_REDIS_URL of a Redis that other hosts' devices reach",
+        )
+    return pool
+
+
+def _tell(line: str) -> None:
+    console.print(line, markup=False)
+
+
+def _shown(url: str) -> str:
+    """Without its password."""
+    return re.sub(r"(://[^:/@]*):[^@]*@", r"\1:***@", url)
 
 
 @worker.command("device")

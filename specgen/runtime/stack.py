@@ -1,7 +1,9 @@
 """The embedded system of `specgen run` and `specgen up`: Valkey, database, workers, and (for a demo) the model server.
 
 Nothing but settings differs from the distributed system: the same worker processes, started here with an environment
-that gives each only what it may know (the LLM key and the database go to the iteration worker alone).
+that gives each only what it may know (the LLM key and the database go to the iteration worker alone). `specgen run`
+ends when one of them dies (`check`); `specgen up` starts it again (`keep`), and waits for a Redis or a database of its
+own settings that is away.
 """
 
 from __future__ import annotations
@@ -9,6 +11,8 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import re
+import socket
 import subprocess
 import sys
 import time
@@ -18,10 +22,13 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Self
 
-from specgen.errors import EnvironmentLacking, InfrastructureError, UserError
+import redis
+
+from specgen.errors import EnvironmentLacking, InfrastructureError, PoolUnavailable, SettingsError, UserError
 from specgen.evaluation.cell import Device, devices
 from specgen.evaluation.sandbox import probe
 from specgen.runtime.processes import Child, stop_all
+from specgen.runtime.supervision import Restartable, RestartPolicy, Supervisor
 from specgen.runtime.valkey import Valkey
 from specgen.scheduler.pool import PoolState
 from specgen.settings import ModelProfile, Settings
@@ -29,7 +36,9 @@ from specgen.store import migrate
 
 START_TIMEOUT_S = 90.0
 GRACE_S = 12.0
-SECRET_PREFIXES = ("SPECGEN_LLM", "SPECGEN_DATABASE", "OPENAI_")
+AGAIN_S = 2.0  # between two tries of a service that is away
+LOOK_S = 5.0  # between two looks at the disk
+SECRET_PREFIXES = ("SPECGEN_LLM", "SPECGEN_DATABASE", "OPENAI_", "ANTHROPIC_", "DEEPSEEK_", "PGPASS", "POSTGRES_")
 
 
 def iteration_worker(concurrency: int = 64) -> list[str]:
@@ -37,6 +46,27 @@ def iteration_worker(concurrency: int = 64) -> list[str]:
     arguments = ["celery", "-A", "workers.app", "worker", "-Q", "iterations", "--pool", "threads"]
     arguments += ["--concurrency", str(concurrency), "--without-gossip", "--without-mingle"]
     return [*arguments, "-n", "iterations@%h", "-l", "INFO"]
+
+
+def local_gpus() -> list[int]:
+    """Numbers of this machine's NVIDIA GPUs, from the driver's device files."""
+    found = (re.fullmatch(r"nvidia(\d+)", node.name) for node in Path("/dev").glob("nvidia*"))
+    return sorted(int(match[1]) for match in found if match)
+
+
+def chosen_gpus(choice: str) -> list[Device]:
+    """``all``, or numbers such as ``0,1``. Raises SettingsError for another text, EnvironmentLacking for a GPU that is
+    not there."""
+    there = local_gpus()
+    if choice != "all" and not re.fullmatch(r"\d+(,\d+)*", choice):
+        raise SettingsError(f"no GPUs are called {choice!r}", "all, or numbers such as 0,1")
+    wanted = there if choice == "all" else sorted({int(number) for number in choice.split(",")})
+    missing = [str(number) for number in wanted if number not in there]
+    if missing or not wanted:
+        known = ", ".join(map(str, there)) or "none"
+        raise EnvironmentLacking(f"no GPU {', '.join(missing) or 'here'}; GPUs of this machine: {known}",
+                                 "is the driver loaded? `nvidia-smi -L` lists them")  # fmt: skip
+    return [Device(name=f"{socket.gethostname()}/gpu{number}", backend="cuda", index=number) for number in wanted]
 
 
 @dataclass(frozen=True)
@@ -58,6 +88,9 @@ class Stack:
     backend: str = "cpu"
     profile: str = "default"  # the name under which iteration workers find ``model``
     tell: Callable[[str], None] = lambda _: None
+    pool: list[Device] | None = None  # the devices to serve; None: all of ``backend``
+    patient: bool = False  # wait for services that are away
+    restarts: RestartPolicy = field(default_factory=RestartPolicy)
     children: list[Child] = field(default_factory=list)
     valkey: Valkey | None = None
     _lock: IO[str] | None = None
@@ -78,23 +111,58 @@ class Stack:
     def start(self) -> None:
         """Everything up and every device at work, or an error that names what is missing."""
         self._claim_home()
-        pool = [device for device in devices(self.settings) if device.backend == self.backend]
-        if not pool:
-            raise EnvironmentLacking(f"no GPU for the {self.backend} backend here", "run it with --backend cpu")
-        if self.settings.evaluation.sandbox == "bubblewrap":
+        pool = self._devices()
+        if pool and self.settings.evaluation.sandbox == "bubblewrap":
             probe()
-        self._build_support()
+        if pool:
+            self._build_support()
         if not self.settings.redis_url:
             self.tell("Valkey on a unix socket")
-            self.valkey = Valkey(self.settings.socket_path, self.settings.home_path / "valkey").start()
+            self.valkey = Valkey(self.settings.socket_path, self.settings.home_path / "valkey")
+            self.valkey.start()
+        self._reach("Redis", self._ping)
         self.tell("database")
-        migrate(self.settings.database)
+        self._reach("the database", lambda: migrate(self.settings.database))
         if self.synthetic is not None:
             self.tell("model server (synthetic)")
             self.model = self._serve_model(self.synthetic)
         self.tell(f"workers: 1 scheduler, 1 iteration, {len(pool)} device")
         self._start_workers(pool)
-        self._await_devices(len(pool))
+        self._await_devices(pool)
+
+    def _devices(self) -> list[Device]:
+        if self.pool is not None:
+            return self.pool
+        pool = [device for device in devices(self.settings) if device.backend == self.backend]
+        if not pool:
+            raise EnvironmentLacking(f"no GPU for the {self.backend} backend here", "run it with --backend cpu")
+        return pool
+
+    def _ping(self) -> None:
+        try:
+            with redis.Redis.from_url(self.settings.redis, socket_timeout=5) as client:
+                client.ping()
+        except (redis.ConnectionError, redis.TimeoutError) as exc:  # BusyLoadingError too; not a wrong password
+            if isinstance(exc, redis.AuthenticationError):
+                raise SettingsError(f"Redis refuses the login: {exc}", "see SPECGEN_REDIS_URL") from exc
+            raise PoolUnavailable(f"Redis cannot be reached: {exc}", "see SPECGEN_REDIS_URL") from exc
+        except redis.RedisError as exc:
+            raise SettingsError(f"Redis refuses: {exc}", "see SPECGEN_REDIS_URL") from exc
+
+    def _reach(self, what: str, call: Callable[[], object]) -> None:
+        """Call it; where ``patient``, again for as long as the service is away, with a line a minute."""
+        told_at = -60.0
+        while True:
+            try:
+                call()
+                return
+            except InfrastructureError as exc:
+                if not self.patient:
+                    raise
+                if time.monotonic() - told_at >= 60.0:
+                    self.tell(f"waiting for {what}: {' '.join(exc.message.split())[:300]}")
+                    told_at = time.monotonic()
+                time.sleep(AGAIN_S)
 
     def _claim_home(self) -> None:
         home = self.settings.home_path
@@ -119,23 +187,28 @@ class Stack:
     def _serve_model(self, synthetic: Synthetic) -> ModelProfile:
         port_file = self.settings.home_path / "model-server.url"
         port_file.unlink(missing_ok=True)
-        arguments = ["--port", "0", "--port-file", str(port_file)]
-        arguments += ["--speed", str(synthetic.speed), "--seed", str(synthetic.seed)]
-        arguments += ["--success", str(synthetic.success)]
-        self._spawn("model-server", ["-m", "specgen.llm.server", *arguments], secrets=False)
+        arguments = ["-m", "specgen.llm.server", "--speed", str(synthetic.speed), "--seed", str(synthetic.seed)]
+        arguments += ["--success", str(synthetic.success), "--port-file", str(port_file), "--port"]
+        child = self._spawn("model-server", [*arguments, "0"])
         self._await(lambda: port_file.exists(), "the model server")
-        return ModelProfile(base_url=port_file.read_text().strip(), model="specgen-synthetic")
+        url = port_file.read_text().strip()
+        port = re.search(r":(\d+)", url.partition("://")[2])
+        assert port is not None, url
+        child.command = [*child.command[:-1], port[1]]  # started again it must be where the workers know it
+        return ModelProfile(base_url=url, model="specgen-synthetic")
 
     def _start_workers(self, pool: list[Device]) -> None:
         # Celery's own command, in this interpreter: finds it in a virtual environment that is not activated
         self._spawn("scheduler", ["-m", "workers.scheduler"], secrets=False)
         for device in pool:
-            self._spawn(f"device-{device.backend}{device.index}", ["-m", "workers.device", "--device", device.name])
+            kind = "cpu" if device.backend == "cpu" else "gpu"
+            self._spawn(f"device-{kind}{device.index}", ["-m", "workers.device", "--device", device.name])
         self._spawn("iterations", ["-m", *iteration_worker()], secrets=True)
 
-    def _spawn(self, name: str, arguments: list[str], *, secrets: bool = False) -> None:
-        env = self._env(secrets=secrets)
-        self.children.append(Child.start(name, [sys.executable, *arguments], self.settings.home_path / "logs", env))
+    def _spawn(self, name: str, arguments: list[str], *, secrets: bool = False) -> Child:
+        child = Child(name, [sys.executable, *arguments], self.logs, self._env(secrets=secrets))
+        self.children.append(child)
+        return child.start()
 
     def _env(self, *, secrets: bool = False) -> dict[str, str]:
         env = {k: v for k, v in os.environ.items() if not k.startswith(SECRET_PREFIXES)}
@@ -154,9 +227,12 @@ class Stack:
                 env |= {f"SPECGEN_LLM__{self.profile}__{name}".upper(): str(value) for name, value in given.items()}
         return env
 
-    def _await_devices(self, count: int) -> None:
-        state = PoolState(self.settings.redis, self.settings.prefix)
-        self._await(lambda: len(state.devices()) >= count, f"{count} devices")
+    def _await_devices(self, pool: list[Device]) -> None:
+        """Until they have registered; those of other hosts on the same Redis do not count."""
+        host = socket.gethostname()
+        ours = {f"device-{'cpu' if device.backend == 'cpu' else 'gpu'}{device.index}@{host}" for device in pool}
+        with PoolState(self.settings.redis, self.settings.prefix) as state:
+            self._await(lambda: ours <= {device.worker for device in state.devices()}, f"{len(ours)} devices")
 
     def _await(self, ready: Callable[[], bool], what: str) -> None:
         deadline = time.monotonic() + START_TIMEOUT_S
@@ -171,6 +247,33 @@ class Stack:
     def logs(self) -> Path:
         """One file a process."""
         return self.settings.home_path / "logs"
+
+    # ------------------------------------------------------------------------------------------ keep
+
+    def keep(self) -> None:
+        """Start again what dies, until a signal; tells what goes wrong and when it is over.
+
+        Raises InfrastructureError once a process does not stay up.
+        """
+        supervisor, looked_at, troubles = Supervisor(self.restarts, self.tell), 0.0, set[str]()
+        while True:
+            kept: list[Restartable] = [*([self.valkey] if self.valkey is not None else []), *self.children]
+            now = time.monotonic()
+            supervisor.step(kept, now)
+            if now - looked_at >= LOOK_S:
+                looked_at, found = now, self._disk_troubles()
+                for trouble in sorted(found ^ troubles):
+                    self.tell(trouble if trouble in found else f"over: {trouble}")
+                troubles = found
+            time.sleep(0.25)
+
+    def _disk_troubles(self) -> set[str]:
+        found = set()
+        if self.valkey is not None and (error := self.valkey.write_error()):
+            found.add(f"Valkey refuses writes, {error}: jobs wait until {self.settings.home_path} has space")
+        dropped = {child.pump.file.trouble for child in self.children if child.pump is not None} - {""}
+        found |= {f"logs cannot be written ({cause}): lines are dropped" for cause in dropped}
+        return found
 
     # ------------------------------------------------------------------------------------------ stop
 
