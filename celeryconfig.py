@@ -33,6 +33,7 @@ broker_transport_options = {
     "specgen_prefix": _settings.prefix,
     "specgen_order": _settings.pool.order,
     "specgen_device": os.environ.get("SPECGEN_WORKER", ""),
+    "specgen_labels": tuple(label for label in os.environ.get("SPECGEN_LABELS", "cpu").split(",") if label),
 }
 broker_connection_retry_on_startup = True
 broker_connection_max_retries = None

@@ -9,14 +9,34 @@ from dataclasses import dataclass
 from functools import cache
 from importlib import resources
 
+import redis
+
 from specgen.errors import SpecGenError
 from specgen.types import Phase
 
 VALIDATE, PROFILE = Phase.VALIDATE.value, Phase.PROFILE.value
+ITERATIONS = "iterations"
 DEVICE_QUEUES = (PROFILE, VALIDATE)  # by precedence for a device that serves both
-UNACKED_INDEX = "unacked_index"  # kombu's own: leases of ordinary and device messages alike
-ORIGIN_HEADER, SCOPE_HEADER = "specgen_origin", "specgen_scope"
-DELIVERIES_HEADER = "specgen_deliveries"
+TICKET_QUEUES = (*DEVICE_QUEUES, ITERATIONS)
+UNACKED_INDEX = "unacked_index"  # kombu's own: leases of tickets and of ordinary messages alike
+ORIGIN_HEADER, SCOPE_HEADER = "specgen_origin", "specgen_scope"  # on enqueueing
+LABEL_HEADER, PRIORITY_HEADER = "specgen_label", "specgen_priority"
+DELIVERIES_HEADER, WAIT_HEADER = "specgen_deliveries", "specgen_wait"  # on delivery: how many, seconds in the queue
+ANY_DEVICE = "*"  # in place of a label, where the pool is read
+WAIT_BOUNDS_S = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)  # of the histograms of waits
+
+
+# what a Redis says that is there and does not take writes: full disk, full memory, loading, a replica
+REFUSALS = ("MISCONF", "OOM ", "LOADING", "READONLY", "NOREPLICAS", "MASTERDOWN")
+
+
+def is_away(error: BaseException) -> bool:
+    """True for an error of a Redis that cannot be reached or refuses writes: wait, and ask again."""
+    if isinstance(error, redis.ResponseError):
+        return any(word in str(error) for word in REFUSALS) or isinstance(
+            error, redis.exceptions.OutOfMemoryError | redis.exceptions.ReadOnlyError
+        )
+    return isinstance(error, redis.ConnectionError | redis.TimeoutError | OSError)
 
 
 class ScopeClosed(SpecGenError):
@@ -35,15 +55,15 @@ class Keys:
     """Redis keys under a prefix. ``order`` goes with it as the second argument of every script."""
 
     prefix: str = "specgen"
-    order: str = "mains_first"
+    order: str = "fair_laf"
 
     def args(self, *rest: str | bytes | int | float) -> list[str | bytes | int | float]:
         """Arguments of a script."""
         return [self.prefix, self.order, *rest]
 
-    def bell(self, queue: str) -> str:
-        """List that wakes one worker waiting for this queue."""
-        return f"{self.prefix}:bell:{queue}"
+    def bell(self, queue: str, label: str) -> str:
+        """List that wakes one worker waiting for this queue's requests with this label."""
+        return f"{self.prefix}:bell:{queue}:{label}"
 
     def closed(self, scope: str) -> str:
         """Exists once the scope's boundary has passed."""
@@ -91,6 +111,20 @@ class Keys:
     def busy(self) -> str:
         """Hash worker -> tag of the message it holds."""
         return f"{self.prefix}:busy"
+
+    @property
+    def open(self) -> str:
+        """Sorted set of the scopes whose boundary has not come."""
+        return f"{self.prefix}:open"
+
+    @property
+    def counters(self) -> str:
+        """Hash counter -> how often since the pool began."""
+        return f"{self.prefix}:counters"
+
+    def waits(self, queue: str) -> str:
+        """Hash bucket -> how many waited so long; ``sum`` in seconds."""
+        return f"{self.prefix}:wait:{queue}"
 
     @property
     def groups(self) -> str:

@@ -14,14 +14,14 @@ from dataclasses import dataclass, field
 class Leases:
     """Thread-safe: with Celery's threads pool tags come and go from many threads."""
 
-    _held: dict[str, bool] = field(default_factory=dict)  # tag -> is a ticket of a device queue
+    _held: dict[str, str] = field(default_factory=dict)  # tag -> the ticket's delivery; empty: no ticket
     _owed: set[str] = field(default_factory=set)  # acknowledgements that Redis has not taken yet
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def hold(self, tag: str, *, ticket: bool) -> None:
-        """A message was delivered to this process."""
+    def hold(self, tag: str, delivery: str) -> None:
+        """A message was delivered to this process. ``delivery`` fences a ticket: who was delivered it later owns it."""
         with self._lock:
-            self._held[tag] = ticket
+            self._held[tag] = delivery
 
     def drop(self, tag: str) -> None:
         """The message is acknowledged, or given back."""
@@ -34,16 +34,16 @@ class Leases:
         with self._lock:
             self._owed.add(tag)
 
-    def is_ticket(self, tag: str) -> bool:
-        """True for a message of a device queue."""
+    def delivery(self, tag: str) -> str:
+        """Which delivery of a ticket this process holds; empty for an ordinary message, or one that is not held."""
         with self._lock:
-            return self._held.get(tag, False)
+            return self._held.get(tag, "")
 
     @property
-    def tags(self) -> list[str]:
-        """Every tag whose lease must be renewed."""
+    def held(self) -> list[tuple[str, str]]:
+        """Every tag whose lease must be renewed, with its delivery."""
         with self._lock:
-            return list(self._held)
+            return list(self._held.items())
 
     @property
     def owed(self) -> list[str]:

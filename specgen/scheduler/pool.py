@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import TracebackType
@@ -20,7 +20,17 @@ import redis.asyncio
 
 from specgen.errors import PoolUnavailable
 from specgen.scheduler.allocation import Role
-from specgen.scheduler.keys import ORIGIN_HEADER, SCOPE_HEADER, Keys, ScopeClosed, script
+from specgen.scheduler.keys import (
+    ANY_DEVICE,
+    LABEL_HEADER,
+    ORIGIN_HEADER,
+    PRIORITY_HEADER,
+    SCOPE_HEADER,
+    Keys,
+    ScopeClosed,
+    is_away,
+    script,
+)
 from specgen.types import EvaluationRequest, EvaluationResult, Json, Phase, PoolSnapshot
 
 TASKS = {Phase.VALIDATE: "workers.validation.validate", Phase.PROFILE: "workers.profiling.profile"}
@@ -36,13 +46,37 @@ Send = Callable[[str, dict[str, Json], str, dict[str, str], str], object]
 
 @dataclass(frozen=True)
 class DeviceState:
-    """One device worker that is alive. ``busy`` names the queue whose request it serves, or is empty."""
+    """One device worker that is alive. ``busy`` names the queue whose request it serves and ``scope`` that request's,
+    or both are empty. ``quarantined`` is why it serves nothing, or empty."""
 
     worker: str
     role: Role
     busy: str
     heartbeat: float  # unix seconds, the server's clock
-    info: dict[str, Json]  # device, backend, host, pid
+    info: dict[str, Json]  # device, backend, host, pid, labels, version
+    scope: str = ""
+    quarantined: str = ""
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """What requests may ask for."""
+        labels = self.info.get("labels")
+        return tuple(str(label) for label in labels) if isinstance(labels, list) else ()
+
+    @property
+    def version(self) -> str:
+        """Of SpecGen, as that worker runs it."""
+        return str(self.info.get("version", ""))
+
+
+@dataclass(frozen=True)
+class QueueState:
+    """What waits in one queue with one label."""
+
+    queue: str  # validate | profile | iterations
+    label: str  # empty for iterations
+    waiting: int
+    oldest_s: float  # how long the oldest has waited
 
 
 @dataclass(frozen=True)
@@ -50,48 +84,69 @@ class PoolView:
     """The whole pool at one moment."""
 
     at: float  # unix seconds, the server's clock
-    validate_queue: int
-    profile_queue: int
     claims: int
     epoch: int
+    leader: str  # the scheduler that decides; empty: none
+    queues: tuple[QueueState, ...]
     devices: tuple[DeviceState, ...]
 
     @classmethod
     def parse(cls, raw: Any) -> PoolView:
         """From what ``lua/state.lua`` returns."""
-        at, validate, profile, claims, epoch, devices = raw
+        at, claims, epoch, leader, queues, devices = raw
         return cls(
             at=float(at),
-            validate_queue=int(validate),
-            profile_queue=int(profile),
             claims=int(claims),
             epoch=int(epoch),
+            leader=leader,
+            queues=tuple(QueueState(queue, label, int(n), float(oldest)) for queue, label, n, oldest in queues),
             devices=tuple(
-                DeviceState(worker, cast("Role", role), busy, float(heartbeat), json.loads(info))
-                for worker, heartbeat, role, busy, info in devices
+                DeviceState(
+                    worker,
+                    cast("Role", role),
+                    busy,
+                    float(heartbeat),
+                    json.loads(info),
+                    scope,
+                    json.loads(quarantined)["reason"] if quarantined else "",
+                )
+                for worker, heartbeat, role, busy, scope, info, quarantined in devices
             ),
         )
 
     @property
-    def snapshot(self) -> PoolSnapshot:
-        """In SpecController's terms; a device that serves both queues counts in both splits."""
-        return PoolSnapshot(
-            devices=len(self.devices),
-            validators=sum(device.role != "profile" for device in self.devices),
-            profilers=sum(device.role != "validate" for device in self.devices),
-            busy=sum(bool(device.busy) for device in self.devices),
-            validate_queue=self.validate_queue,
-            profile_queue=self.profile_queue,
-            claims=self.claims,
-        )
+    def lengths(self) -> dict[str, tuple[int, int]]:
+        """Label -> how many wait to be validated, and to be profiled."""
+        found = {queue.label: [0, 0] for queue in self.queues if queue.label}
+        for queue in self.queues:
+            if queue.label:
+                found[queue.label][queue.queue != Phase.VALIDATE] = queue.waiting
+        return {label: (pair[0], pair[1]) for label, pair in found.items()}
+
+    @property
+    def validate_queue(self) -> int:
+        """Waiting to be validated, all labels."""
+        return sum(validate for validate, _ in self.lengths.values())
+
+    @property
+    def profile_queue(self) -> int:
+        """Waiting to be profiled, all labels."""
+        return sum(profile for _, profile in self.lengths.values())
+
+    @property
+    def labels(self) -> frozenset[str]:
+        """What a job may ask for now."""
+        return frozenset(label for device in self.devices if not device.quarantined for label in device.labels)
 
 
 @contextmanager
 def _unavailable() -> Iterator[None]:
     try:
         yield
-    except (redis.ConnectionError, redis.TimeoutError) as exc:
-        raise PoolUnavailable(f"Redis cannot be reached: {exc}", "see SPECGEN_REDIS_URL") from exc
+    except (redis.RedisError, OSError) as exc:
+        if not is_away(exc):
+            raise
+        raise PoolUnavailable(f"Redis cannot be used: {exc}", "see SPECGEN_REDIS_URL, and its log") from exc
 
 
 class PoolState:
@@ -105,6 +160,18 @@ class PoolState:
         """Everything, at one moment."""
         with _unavailable():
             return PoolView.parse(self._client.eval(script("state"), 0, *self._keys.args()))
+
+    def close_scope(self, scope: str) -> int:
+        """Close a scope that nobody works on, without a boundary: no ghost of it is served or reserves a device.
+        Returns how many queued requests were dropped."""
+        with _unavailable():
+            dropped, _ = cast("list[int]", self._client.eval(script("close"), 0, *self._keys.args(scope, CLOSED_S, 1)))
+            return dropped
+
+    def open_scopes(self) -> list[str]:
+        """Scopes of iterations that were begun and whose boundary has not come, oldest first."""
+        with _unavailable():
+            return cast("list[str]", self._client.zrange(self._keys.open, 0, -1))
 
     def devices(self) -> list[DeviceState]:
         """Devices whose heartbeat is not older than ten seconds, by name."""
@@ -122,16 +189,20 @@ class PoolState:
 
 
 class RedisPool:
-    """The `Pool` of specgen.controller.ports. One instance per event loop; `aclose` when done.
+    """The `Pool` of specgen.controller.ports, for jobs that want devices of one label. One instance per event loop;
+    `aclose` when done.
 
     ``send`` is called in a thread and may raise `ScopeClosed`. Every other call raises PoolUnavailable while Redis
-    cannot be reached, except `results`, which waits for it.
+    cannot be reached or refuses writes, except `results`, which waits for it.
     """
 
-    def __init__(self, redis_url: str, send: Send, *, prefix: str = "specgen", order: str = "mains_first") -> None:
+    def __init__(
+        self, redis_url: str, send: Send, *, prefix: str = "specgen", order: str = "fair_laf", label: str = "cpu"
+    ) -> None:
         self._client = redis.asyncio.Redis.from_url(redis_url, decode_responses=True)
         self._keys = Keys(prefix, order)
         self._send = send
+        self._label = label
 
     async def aclose(self) -> None:
         """Disconnect."""
@@ -140,14 +211,19 @@ class RedisPool:
     async def open(self, scope: str) -> int:
         """Start an iteration, or take one up again: claims of an attempt that died are void, and so is a boundary that
         was never committed. Returns how many claims were void."""
-        return int(await self._run("open", scope))
+        return int(await self._run("open", scope, self._label))
 
     async def submit(self, request: EvaluationRequest) -> bool:
         """Enqueue; False if the scope is closed already. A request that is queued or running is not doubled, so a
         controller that takes an iteration up again may submit everything that has no outcome."""
         request = request.model_copy(update={"enqueued_at": request.enqueued_at or time.time()})
         kwargs: dict[str, Json] = {"request": request.model_dump(mode="json")}
-        headers = {SCOPE_HEADER: request.scope, ORIGIN_HEADER: request.origin.value}
+        headers = {
+            SCOPE_HEADER: request.scope,
+            ORIGIN_HEADER: request.origin.value,
+            LABEL_HEADER: request.label,
+            PRIORITY_HEADER: str(request.priority),
+        }
         try:
             await asyncio.to_thread(
                 self._send, TASKS[request.phase], kwargs, request.phase.value, headers, request.request_id
@@ -162,7 +238,9 @@ class RedisPool:
         while True:
             try:
                 answer = await self._client.xread({self._keys.results(scope): last}, block=BLOCK_MS)
-            except (redis.ConnectionError, redis.TimeoutError):
+            except (redis.RedisError, OSError) as exc:
+                if not is_away(exc):
+                    raise
                 await asyncio.sleep(RETRY_S)
                 continue
             for _, entries in _streams(answer):
@@ -172,7 +250,7 @@ class RedisPool:
 
     async def claim(self, scope: str, *, max_k: int, at_least_one: bool) -> int:
         """Reserve K forks over all jobs; see ``lua/claim.lua``. 0 where the scope is closed."""
-        return int(await self._run("claim", scope, max_k, int(at_least_one), CLAIM_LAPSES_S))
+        return int(await self._run("claim", scope, max_k, int(at_least_one), CLAIM_LAPSES_S, self._label))
 
     async def release(self, scope: str, count: int = 1) -> None:
         """A fork stopped generating."""
@@ -181,16 +259,21 @@ class RedisPool:
     async def close(self, scope: str) -> int:
         """The boundary of ``scope``, and of no other: see ``lua/close.lua``. Running evaluations of it are aborted by
         the devices, which watch for it; the scheduler reallocates. Returns how many queued requests were dropped."""
-        dropped, *_ = await self._run("close", scope, CLOSED_S, time.time())
+        dropped, _ = await self._run("close", scope, CLOSED_S, 0)
         return int(dropped)
+
+    async def missing(self, request_ids: Collection[str]) -> set[str]:
+        """Those that are neither queued, nor leased by a worker, nor being evaluated: the pool has lost them."""
+        return set(await self._run("missing", *request_ids)) if request_ids else set()
 
     async def view(self) -> PoolView:
         """Everything, at one moment."""
         return PoolView.parse(await self._run("state"))
 
     async def snapshot(self) -> PoolSnapshot:
-        """For idle forks and progress."""
-        return (await self.view()).snapshot
+        """What a job of this label sees, for idle forks and progress. A device that serves both queues counts in both
+        splits; the cost is that of a few lookups, however many devices there are."""
+        return PoolSnapshot(*(int(count) for count in await self._run("snapshot", self._label)))
 
     async def _run(self, name: str, *args: str | float) -> Any:
         with _unavailable():
@@ -217,3 +300,18 @@ def publish_result(client: redis.Redis, keys: Keys, scope: str, result: Evaluati
         pipe.xadd(stream, {"result": result.model_dump_json()})
         pipe.expire(stream, RESULTS_EXPIRE_S)
         pipe.execute()
+
+
+def snapshot(client: redis.Redis, keys: Keys, label: str = ANY_DEVICE) -> PoolSnapshot:
+    """The pool in numbers, as a job of that label sees it (by default all of it)."""
+    counts = cast("list[int]", client.eval(script("snapshot"), 0, *keys.args(label)))
+    return PoolSnapshot(*(int(count) for count in counts))
+
+
+def count(client: redis.Redis, keys: Keys, name: str, n: int = 1) -> None:
+    """Add to one of the pool's counters. Never fails: a Redis that is away costs a count."""
+    try:
+        client.hincrby(keys.counters, name, n)
+    except (redis.RedisError, OSError) as exc:
+        if not is_away(exc):
+            raise

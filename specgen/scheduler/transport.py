@@ -1,10 +1,10 @@
 """The priority queues of §6.2.2 as a kombu transport over Redis: ``validate`` last arrival first, ``profile`` FIFO.
 
-A device queue holds tickets; the message lies beside it until its acknowledgement. Workers block on a bell (a list
-that every put rings), then pop and lease a ticket in one script, so there is no moment at which a message is in neither
-the queue nor the index of leases. Every way back (requeue, lost worker, switch) puts a ticket at its own place.
-Where a main kernel goes before forks (``order="mains_first"``), a score band does it in the sorted set and the place
-of insertion in the list. All other queues are kombu's ordinary lists.
+A queue holds tickets; the message lies beside it until its acknowledgement. Workers block on a bell (a list that every
+put rings), then pop and lease a ticket in one script, so there is no moment at which a message is in neither the queue
+nor the index of leases. Every way back (requeue, lost worker, switch) puts a ticket at its own place, and a worker that
+was delivered a ticket earlier can neither acknowledge nor renew it. Who is served next is read from lanes
+(``lua/lib.lua``). ``iterations`` is such a queue too, first in first out; all others (control, replies) are kombu's.
 
 Not here: who subscribes to what (`elastic`), what a boundary drops (`pool`). One Redis server, no Cluster.
 
@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from queue import Empty
 from threading import RLock
-from time import monotonic, time
+from time import monotonic, sleep
 from typing import Any
 
 import redis
@@ -34,11 +34,17 @@ from specgen.errors import SettingsError
 from specgen.scheduler.keys import (
     DELIVERIES_HEADER,
     DEVICE_QUEUES,
+    LABEL_HEADER,
     ORIGIN_HEADER,
+    PRIORITY_HEADER,
     SCOPE_HEADER,
+    TICKET_QUEUES,
     VALIDATE,
+    WAIT_BOUNDS_S,
+    WAIT_HEADER,
     Keys,
     ScopeClosed,
+    is_away,
     script,
 )
 from specgen.scheduler.leases import HELD
@@ -47,6 +53,8 @@ from specgen.types import Origin
 logger = get_logger("specgen.scheduler.transport")
 OWN_CONNECTIONS = 1024
 SETTLE_S = 1.0  # between two attempts at an acknowledgement that Redis did not take
+REFUSED_S = 1.0  # between two attempts at a pop that Redis refuses (its disk or its memory is full)
+BOUNDS = " ".join(f"{bound:g}" for bound in WAIT_BOUNDS_S)
 
 
 class QoS(stock.QoS):
@@ -69,13 +77,14 @@ class QoS(stock.QoS):
 
     def append(self, message: Any, delivery_tag: str) -> None:
         """A message was delivered. Tickets were leased when they were popped."""
-        ticket = message.properties.get("specgen_ticket", False)
+        delivery = message.properties.get("specgen_delivery", "")
         with self._lock:
-            HELD.hold(delivery_tag, ticket=ticket)
-            if ticket:
+            HELD.hold(delivery_tag, delivery)
+            if delivery:
                 virtual.QoS.append(self, message, delivery_tag)
             else:
                 super().append(message, delivery_tag)
+                self._renew([(delivery_tag, "")])  # by the server's clock: that of this host may be wrong
 
     def ack(self, delivery_tag: str) -> None:
         """Acknowledge; while Redis cannot be reached the acknowledgement is owed and the lease kept."""
@@ -86,27 +95,37 @@ class QoS(stock.QoS):
     def reject(self, delivery_tag: str, requeue: bool = False) -> None:
         """Requeue at the message's own place, or drop it."""
         if not requeue:
-            return self.ack(delivery_tag)
+            self.ack(delivery_tag)
+            return
         with self._lock:
             self._quick_ack(delivery_tag)
+        delivery = HELD.delivery(delivery_tag)
         HELD.drop(delivery_tag)  # should Redis be away now, the lease runs out and the message is restored then
-        return self.restore_by_tag(delivery_tag, leftmost=True)
+        if delivery:
+            self.channel.restore_ticket(delivery_tag, delivery, self.own)
+        else:
+            super().restore_by_tag(delivery_tag, self.own, leftmost=True)
 
     def restore_by_tag(self, tag: str | bytes, client: Any = None, leftmost: bool = False) -> None:
-        """Put a leased message back."""
+        """Put a message back whose lease ran out."""
         tag = bytes_to_str(tag)
-        if self.channel.restore_ticket(tag, client or self.own) < 0:
+        if self.channel.restore_ticket(tag, "", client or self.own) < 0:
             super().restore_by_tag(tag, client or self.own, leftmost)
 
-    def restore_visible(self, start: int = 0, num: int = 10, interval: int = 10) -> None:
+    def restore_visible(self, start: int = 0, num: int = 10, interval: int = 10) -> None:  # noqa: ARG002 (kombu's)
         """Restore what nobody renews; not within one timeout of connecting, so that the living can renew first."""
-        if monotonic() - self._born >= self.visibility_timeout:
-            super().restore_visible(start, num, interval)
+        if monotonic() - self._born < self.visibility_timeout:
+            return
+        for tag in self.channel.run("expired", self.own, self.unacked_index_key, self.visibility_timeout, num):
+            self.restore_by_tag(tag)
 
     def renew(self) -> None:
         """Renew every lease of this process."""
-        if tags := HELD.tags:
-            self.own.zadd(self.unacked_index_key, dict.fromkeys(tags, time()), xx=True)
+        self._renew(HELD.held)
+
+    def _renew(self, held: list[tuple[str, str]]) -> None:
+        if held:
+            self.channel.run("renew", self.own, self.unacked_index_key, *(text for pair in held for text in pair))
 
     def settle(self) -> None:
         """Try the owed acknowledgements again."""
@@ -115,32 +134,36 @@ class QoS(stock.QoS):
 
     def _settle(self, tag: str) -> None:
         try:
-            if HELD.is_ticket(tag):
-                self.channel.run("done", self.own, self.unacked_index_key, tag)
+            if delivery := HELD.delivery(tag):
+                self.channel.run("done", self.own, self.unacked_index_key, tag, delivery)
             else:
                 self._remove_from_indices(tag).execute()
-        except self.channel.connection_errors:
+        except (*self.channel.connection_errors, redis.ResponseError) as exc:
+            if not is_away(exc):
+                raise
             HELD.owe(tag)
-            logger.warning("acknowledgement of %s is owed: Redis cannot be reached", tag)
+            logger.warning("acknowledgement of %s is owed: Redis is away (%s)", tag, exc)
         else:
             HELD.drop(tag)
 
 
 class Channel(stock.Channel):
-    """Ordinary queues as kombu has them; ``validate`` and ``profile`` by tickets, bells and scripts."""
+    """Ordinary queues as kombu has them; those of `TICKET_QUEUES` by tickets, bells and scripts."""
 
     QoS = QoS
     do_restore = False  # a lost connection must not requeue what still runs
     priority_steps = (0,)
     supports_batch_publish = False
     specgen_prefix = "specgen"
-    specgen_order = "mains_first"
+    specgen_order = "fair_laf"
     specgen_device = ""  # name of the device worker in this process
+    specgen_labels = ("cpu",)  # of that device
     from_transport_options = (
         *stock.Channel.from_transport_options,
         "specgen_prefix",
         "specgen_order",
         "specgen_device",
+        "specgen_labels",
     )
 
     def __init__(self, connection: Any, **kwargs: Any) -> None:
@@ -164,26 +187,37 @@ class Channel(stock.Channel):
 
     def _lookup(self, exchange: str, routing_key: str, default: str | None = None) -> list[str]:
         """An exchange named as its queue needs no binding table, so that a wiped Redis loses no message."""
-        if routing_key in DEVICE_QUEUES or (routing_key and routing_key == exchange):
+        if routing_key in TICKET_QUEUES or (routing_key and routing_key == exchange):
             return [routing_key]
         found: list[str] = super()._lookup(exchange, routing_key, default)
         return found
 
     def _put(self, queue: str, message: dict[str, Any], **kwargs: Any) -> None:
-        if queue not in DEVICE_QUEUES:
+        if queue not in TICKET_QUEUES:
             super()._put(queue, message, **kwargs)
             return
         headers = message.get("headers") or {}
         scope = headers.get(SCOPE_HEADER) or ""
         main = "1" if headers.get(ORIGIN_HEADER) == Origin.MAIN else "0"
+        label = headers.get(LABEL_HEADER) or "cpu" if queue in DEVICE_QUEUES else ""
         tag, task = message["properties"]["delivery_tag"], headers.get("id") or ""
+        args = queue, tag, dumps(message), scope, main, task, label, int(headers.get(PRIORITY_HEADER) or 0)
         with self.conn_or_acquire() as client:
-            if self.run("put", client, queue, tag, dumps(message), scope, main, task) < 0:
-                raise ScopeClosed(f"scope {scope} is closed")
+            try:
+                length = self.run("put", client, *args)
+            except redis.ResponseError as exc:
+                if is_away(exc):  # it refuses writes: for the publisher the same as one that cannot be reached
+                    raise redis.ConnectionError(str(exc)) from exc
+                raise
+        if length < 0:
+            raise ScopeClosed(f"scope {scope} is closed")
 
-    def restore_ticket(self, tag: str, client: Any, *, unstarted: bool = False) -> int:
-        """Put a leased ticket back at its own place: 1, or 0 where there was nothing to do, -1 for no ticket."""
-        return int(self.run("restore", client, self.unacked_index_key, tag, int(unstarted)))
+    def restore_ticket(self, tag: str, delivery: str, client: Any, *, unstarted: bool = False) -> int:
+        """Put a leased ticket back at its own place: 1, or 0 where there was nothing to do, -1 for no ticket.
+
+        ``delivery`` says whose it is to give back; empty: whoever finds its lease run out.
+        """
+        return int(self.run("restore", client, self.unacked_index_key, tag, int(unstarted), delivery))
 
     # -------------------------------------------------------------------------------------------- consume
 
@@ -191,20 +225,28 @@ class Channel(stock.Channel):
         queues = self._queue_cycle.consume(len(self.active_queues))
         if not queues:
             return
-        device = [queue for queue in DEVICE_QUEUES if queue in queues]
+        tickets = [queue for queue in TICKET_QUEUES if queue in queues]
         connection = self.client.connection
         self._learn_client_id(connection)
         self._in_poll = connection
         self._brpop_sent_at = monotonic()
-        if device and self._look:
-            self._send_grab(device)
+        if tickets and self._look:
+            self._send_grab(tickets)
         else:
             self._awaiting = "BRPOP"
-            keys = [self.keys.bell(queue) for queue in device] + [q for q in queues if q not in device]
+            keys = [*self._bells(tickets), *(queue for queue in queues if queue not in tickets)]
             connection.send_command("BRPOP", *keys, timeout or self.brpop_timeout)
 
+    def _bells(self, queues: list[str]) -> list[str]:
+        return [
+            self.keys.bell(queue, label)
+            for queue in queues
+            for label in (self.specgen_labels if queue in DEVICE_QUEUES else ("",))
+        ]
+
     def _grab_args(self, queues: list[str]) -> list[Any]:
-        return self.keys.args(self.unacked_index_key, time(), self.specgen_device, *queues)
+        labels = " ".join(self.specgen_labels) if queues[0] in DEVICE_QUEUES else "-"
+        return [self.unacked_index_key, self.specgen_device, labels, BOUNDS, *queues]
 
     def _learn_client_id(self, connection: Any) -> None:
         """What `CLIENT UNBLOCK` needs; a new socket has a new one."""
@@ -221,9 +263,12 @@ class Channel(stock.Channel):
             if not reply:
                 raise Empty  # the next round looks into the queues
             key = bytes_to_str(reply[0])
-            if key not in map(self.keys.bell, DEVICE_QUEUES):
+            if key not in self._bells(list(TICKET_QUEUES)):
                 return self._deliver_ordinary(key, reply[1])
-            self._send_grab([queue for queue in DEVICE_QUEUES if queue in self.active_queues])
+            tickets = [queue for queue in TICKET_QUEUES if queue in self.active_queues]
+            if not tickets:
+                raise Empty  # unsubscribed meanwhile; the bell rings again for whoever looks next
+            self._send_grab(tickets)
             return self._deliver_ticket(self._reply())
         finally:
             self._in_poll = None
@@ -235,10 +280,17 @@ class Channel(stock.Channel):
         except self.connection_errors:
             self.client.connection.disconnect()
             raise
+        except redis.ResponseError as exc:
+            if not is_away(exc):
+                raise
+            logger.warning("no message can be taken, tried again in %g s: Redis refuses (%s)", REFUSED_S, exc)
+            sleep(REFUSED_S)  # nothing else here could write either
+            raise Empty from exc
 
     def _send_grab(self, queues: list[str]) -> None:
         self._awaiting = "EVAL"  # not EVALSHA: a restarted server has forgotten it
-        self.client.connection.send_command("EVAL", script("grab"), 0, *self._grab_args(queues))
+        args = self.keys.args(*self._grab_args(queues))
+        self.client.connection.send_command("EVAL", script("grab"), 0, *args)
 
     def _deliver_ticket(self, reply: Any) -> bool:
         if not reply:
@@ -246,7 +298,7 @@ class Channel(stock.Channel):
             raise Empty
         queue, tag = bytes_to_str(reply[0]), bytes_to_str(reply[1])
         if self._closing or queue not in self.active_queues:  # unsubscribed while the pop was in flight
-            self.restore_ticket(tag, self.qos.own, unstarted=True)
+            self.restore_ticket(tag, bytes_to_str(reply[3]), self.qos.own, unstarted=True)
             raise Empty
         self.connection._deliver(self._ticket_message(reply), queue)
         return True
@@ -262,8 +314,9 @@ class Channel(stock.Channel):
     @staticmethod
     def _ticket_message(reply: Any) -> dict[str, Any]:
         message: dict[str, Any] = loads(bytes_to_str(reply[2]))
-        message["properties"]["specgen_ticket"] = True
+        message["properties"]["specgen_delivery"] = str(int(reply[3]))
         message["headers"][DELIVERIES_HEADER] = int(reply[3])
+        message["headers"][WAIT_HEADER] = float(reply[4])
         if int(reply[3]) > 1:
             message["headers"]["redelivered"] = True
             message["properties"]["delivery_info"]["redelivered"] = True
@@ -283,29 +336,29 @@ class Channel(stock.Channel):
     # -------------------------------------------------------------------------------------------- inspect
 
     def _get(self, queue: str, timeout: float | None = None) -> dict[str, Any]:  # noqa: ARG002 (kombu's)
-        if queue not in DEVICE_QUEUES:
+        if queue not in TICKET_QUEUES:
             message: dict[str, Any] = super()._get(queue)
             return message
         with self.conn_or_acquire() as client:
-            reply = self.run("grab", client, *self._grab_args([queue])[2:])
+            reply = self.run("grab", client, *self._grab_args([queue]))
         if not reply:
             raise Empty
         return self._ticket_message(reply)
 
     def _size(self, queue: str) -> int:
-        if queue not in DEVICE_QUEUES:
+        if queue not in TICKET_QUEUES:
             return int(super()._size(queue))
         with self.conn_or_acquire() as client:
             return int(client.zcard(queue) if queue == VALIDATE else client.llen(queue))
 
     def _purge(self, queue: str) -> int:
-        if queue not in DEVICE_QUEUES:
+        if queue not in TICKET_QUEUES:
             return int(super()._purge(queue))
         with self.conn_or_acquire() as client:
             return int(self.run("purge", client, queue))
 
     def _delete(self, queue: str, *args: Any, **kwargs: Any) -> None:
-        if queue in DEVICE_QUEUES:
+        if queue in TICKET_QUEUES:
             self._purge(queue)
         super()._delete(queue, *args, **kwargs)
 
@@ -335,8 +388,10 @@ class Transport(stock.Transport):
             if channel._qos is not None:
                 try:
                     getattr(channel._qos, method)()
-                except channel.connection_errors:
-                    logger.warning("leases: %s failed, tried again on the next tick", method, exc_info=True)
+                except (*channel.connection_errors, redis.ResponseError) as exc:
+                    if not is_away(exc):
+                        raise
+                    logger.warning("leases: %s failed, tried again on the next tick: %s", method, exc)
                 return
 
 

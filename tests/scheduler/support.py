@@ -15,7 +15,7 @@ from typing import Any
 
 import redis
 
-from specgen.scheduler.keys import ORIGIN_HEADER, SCOPE_HEADER
+from specgen.scheduler.keys import LABEL_HEADER, ORIGIN_HEADER, PRIORITY_HEADER, SCOPE_HEADER
 from specgen.types import EvaluationRequest, Origin, Phase, ProblemSpec
 
 ROOT = Path(__file__).parents[2]
@@ -36,8 +36,11 @@ def request(name: str, scope: str = "j/1", *, phase: str = "validate", origin: s
     )
 
 
-def headers(scope: str = "j/1", origin: str = "fork", task: str = "") -> dict[str, str]:
-    return {SCOPE_HEADER: scope, ORIGIN_HEADER: origin, "id": task or uuid.uuid4().hex, "task": "t"}
+def headers(
+    scope: str = "j/1", origin: str = "fork", task: str = "", label: str = "cpu", priority: int = 0
+) -> dict[str, str]:
+    own = {SCOPE_HEADER: scope, ORIGIN_HEADER: origin, LABEL_HEADER: label, PRIORITY_HEADER: str(priority)}
+    return own | {"id": task or uuid.uuid4().hex, "task": "t"}
 
 
 def wait_for(condition: Callable[[], Any], timeout_s: float = 10.0, what: str = "") -> Any:

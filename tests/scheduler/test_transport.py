@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import threading
 import time
 from collections.abc import Iterator
 from queue import Empty
 
 import pytest
+import redis
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from kombu import Connection, Consumer, Exchange, Producer, Queue
 
 from specgen.errors import SettingsError
-from specgen.scheduler.keys import DELIVERIES_HEADER, Keys, ScopeClosed, script
+from specgen.scheduler.keys import DELIVERIES_HEADER, WAIT_HEADER, Keys, ScopeClosed, script
 from specgen.scheduler.leases import HELD
 from specgen.scheduler.transport import broker_url
 from tests.scheduler.support import headers, wait_for
 
-QUEUES = {name: Queue(name, Exchange(""), routing_key=name) for name in ("validate", "profile", "iterations")}
+QUEUES = {name: Queue(name, Exchange(""), routing_key=name) for name in ("validate", "profile", "iterations", "other")}
 
 
 @pytest.fixture
@@ -31,7 +33,7 @@ def connect(redis_url) -> Iterator:
         return opened[-1]
 
     yield connection
-    for tag in HELD.tags:
+    for tag, _ in HELD.held:
         HELD.drop(tag)
     for one in opened:
         one.close()
@@ -107,6 +109,7 @@ def test_what_comes_back_takes_its_own_place(connect, redis_client, queue, order
 
 def test_maxima_are_exact_for_a_thousand_messages(connect, redis_client):
     connection = connect()
+    redis_client.eval(script("open"), 0, *Keys().args("x/1", "cpu"))
     length = {"validate": 0, "profile": 0}
     longest = dict(length)
     for i in range(1000):
@@ -118,7 +121,136 @@ def test_maxima_are_exact_for_a_thousand_messages(connect, redis_client):
             message = get(connection, queue)
             message.ack()
             length[queue] -= 1
-    assert redis_client.hgetall("specgen:maxima") == {queue: str(n) for queue, n in longest.items()}
+    redis_client.eval(script("close"), 0, *Keys().args("x/1", 60, 0))
+    told = json.loads(redis_client.lpop(Keys().boundaries))
+    assert told["maxima"] == {"cpu": [longest["validate"], longest["profile"]]}
+
+
+def test_jobs_take_turns(connect):
+    """Fair: a finished main first, then the newest (oldest) fork of the job that was served longest ago."""
+    connection = connect()
+    for queue, own in (("validate", ["a3", "a2", "a1"]), ("profile", ["a1", "a2", "a3"])):
+        for name in ("a1", "a2", "b1", "a3", "c1", "bm"):
+            put(connection, queue, name, scope=f"{name[0]}/1", origin="main" if name[1] == "m" else "fork")
+        served = drain(connection, queue)
+        assert served[0] == "bm"
+        assert [name for name in served if name[0] == "a"] == own
+        assert sorted(served[1:3]) == [own[0], "c1"], "b had its turn"
+        assert served[3] == "b1"
+
+
+def test_a_late_job_waits_for_no_long_queue(connect):
+    connection = connect()
+    for i in range(50):
+        put(connection, "validate", f"a{i}", scope="a/1")
+    assert get(connection, "validate").payload == "a49"
+    put(connection, "validate", "b", scope="b/1")
+    put(connection, "validate", "a50", scope="a/1")
+    assert get(connection, "validate").payload == "b"
+
+
+@pytest.mark.parametrize("order", ["fair_laf", "mains_first", "paper"])
+def test_a_higher_priority_goes_first_in_every_order(connect, order):
+    connection = connect(specgen_order=order)
+    for name, priority in (("low", -9), ("mid", 0), ("high", 9), ("mid2", 0)):
+        put(
+            connection,
+            "validate",
+            name,
+            scope=f"{name}/1",
+            priority=priority,
+            origin="main" if name == "low" else "fork",
+        )
+    served = drain(connection, "validate")
+    assert (served[0], served[-1]) == ("high", "low")
+
+
+def test_a_device_serves_only_its_labels(connect, redis_client):
+    h200, a100 = connect(specgen_labels=("cuda", "h200")), connect(specgen_labels=("cuda", "a100"))
+    for label in ("h200", "a100", "cuda", "cpu"):
+        put(h200, "profile", label, label=label, scope=f"{label}/1")
+    assert sorted(drain(a100, "profile")) == ["a100", "cuda"]
+    assert drain(h200, "profile") == ["h200"]
+    assert redis_client.llen("profile") == 1
+
+
+def test_who_lost_its_lease_can_neither_acknowledge_nor_renew_nor_give_back(connect, redis_client):
+    """A worker that was stopped past its lease and wakes: the message is another's."""
+    connection = connect(visibility_timeout=0.1, unacked_restore_throttle=1)
+    put(connection, "validate", "x")
+    zombie = get(connection, "validate")
+    tag, stale = zombie.delivery_tag, HELD.delivery(zombie.delivery_tag)
+    time.sleep(0.2)
+    connection.default_channel.qos.restore_visible()
+    heir = get(connect(), "validate")
+    assert heir.delivery_tag == tag
+    channel, keys = connection.default_channel, Keys()
+    lease = redis_client.zscore("unacked_index", tag)
+    assert redis_client.eval(script("done"), 0, *keys.args("unacked_index", tag, stale)) == 0
+    assert channel.restore_ticket(tag, stale, redis_client) == 0
+    assert redis_client.eval(script("renew"), 0, *keys.args("unacked_index", tag, stale)) == 0
+    assert redis_client.zscore("unacked_index", tag) == lease
+    heir.ack()
+    assert redis_client.zcard("unacked_index") == 0
+
+
+def test_an_acknowledgement_after_the_lease_ran_out_takes_it_off_the_queue(connect, redis_client):
+    connection = connect(visibility_timeout=0.1)
+    put(connection, "profile", "x")
+    message = get(connection, "profile")
+    time.sleep(0.2)
+    connection.default_channel.qos.restore_visible()
+    assert redis_client.llen("profile") == 1
+    message.ack()
+    assert redis_client.llen("profile") == 0
+    assert redis_client.keys("specgen:message:*") == []
+    assert redis_client.hgetall("specgen:lengths") == {"profile:cpu": "0"}
+
+
+def test_waits_are_measured_by_the_servers_clock(connect, redis_client):
+    connection = connect()
+    put(connection, "validate", "x")
+    time.sleep(0.06)
+    assert 0.05 < get(connection, "validate").headers[WAIT_HEADER] < 5
+    waits = redis_client.hgetall(Keys().waits("validate"))
+    assert 0.05 < float(waits.pop("sum")) < 5
+    assert list(waits.values()) == ["1"]
+
+
+def test_a_redis_that_refuses_writes_is_waited_for(connect, redis_client, monkeypatch):
+    monkeypatch.setattr("specgen.scheduler.transport.REFUSED_S", 0.05)
+    connection = connect()
+    put(connection, "validate", "x")
+    held = get(connection, "validate")
+    put(connection, "validate", "y")
+    listener = Listener(connection, "validate")
+    redis_client.config_set("min-replicas-to-write", 1)  # refuses every write, as for a full disk
+    try:
+        with pytest.raises(redis.ConnectionError):
+            put(connection, "validate", "z")
+        assert listener.listen(0.3) == []
+        held.ack()
+        assert HELD.owed == [held.delivery_tag]
+    finally:
+        redis_client.config_set("min-replicas-to-write", 0)
+    connection.default_channel.qos.settle()
+    assert HELD.owed == []
+    wait_for(lambda: listener.listen(0.5), what="the message after all")
+    assert listener.got[0][0] == "y"
+
+
+def test_a_redis_without_memory_takes_nothing_new_and_gives_what_it_has(connect, redis_client):
+    connection = connect()
+    put(connection, "validate", "x")
+    before = redis_client.dbsize()
+    redis_client.config_set("maxmemory", 1)
+    try:
+        with pytest.raises(redis.ConnectionError):
+            put(connection, "validate", "z")
+        assert redis_client.dbsize() == before, "nothing half-written"
+        assert drain(connection, "validate") == ["x"]
+    finally:
+        redis_client.config_set("maxmemory", 0)
 
 
 def test_a_closed_scope_is_refused_at_enqueue(connect, redis_client):
@@ -183,15 +315,15 @@ def test_right_after_connecting_nothing_is_restored(connect, redis_client):
 def test_leases_are_renewed_for_all_that_this_process_holds(connect, redis_client):
     connection = connect()
     put(connection, "validate", "device")
-    put(connection, "iterations", "ordinary")
-    held = [get(connection, "validate"), get(connection, "iterations")]
+    put(connection, "other", "ordinary")
+    held = [get(connection, "validate"), get(connection, "other")]
     redis_client.zadd("unacked_index", dict.fromkeys(redis_client.zrange("unacked_index", 0, -1), 1.0))
     connection.default_channel.qos.renew()
     assert all(score > 1e9 for _, score in redis_client.zrange("unacked_index", 0, -1, withscores=True))
     for message in held:
         message.ack()
     assert redis_client.zcard("unacked_index") == 0
-    assert HELD.tags == []
+    assert HELD.held == []
 
 
 def test_an_acknowledgement_outlives_its_channel(connect, redis_client):
@@ -208,14 +340,14 @@ def test_acknowledgements_from_many_threads(connect, redis_client):
     """As with Celery's threads pool."""
     connection = connect()
     for i in range(64):
-        put(connection, "iterations" if i % 2 else "validate", str(i))
-    messages = [get(connection, "iterations" if i % 2 else "validate") for i in range(64)]
+        put(connection, "other" if i % 2 else "validate", str(i))
+    messages = [get(connection, "other" if i % 2 else "validate") for i in range(64)]
     threads = [threading.Thread(target=message.ack) for message in messages]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert HELD.tags == []
+    assert HELD.held == []
     assert redis_client.zcard("unacked_index") == 0
     assert redis_client.hlen("unacked") == 0
 
@@ -287,13 +419,16 @@ def test_a_switch_ends_the_blocked_pop_at_once(connect):
     assert listener.got[0][0] == "x"
 
 
-def test_ordinary_queues_are_kombus_lists(connect, redis_client):
+@pytest.mark.parametrize("queue", ["iterations", "other"])
+def test_other_queues_are_first_in_first_out(connect, redis_client, queue):
     connection = connect()
     for i in range(3):
-        put(connection, "iterations", str(i))
-    assert redis_client.llen("iterations") == 3
-    assert QUEUES["iterations"](connection.default_channel).queue_declare(passive=True).message_count == 3
-    assert drain(connection, "iterations") == ["0", "1", "2"]
+        put(connection, queue, str(i))
+    assert redis_client.llen(queue) == 3
+    assert QUEUES[queue](connection.default_channel).queue_declare(passive=True).message_count == 3
+    if queue == "iterations":
+        get(connection, queue).requeue()  # kombu's own put it at the back
+    assert drain(connection, queue) == ["0", "1", "2"]
 
 
 def test_size_and_purge(connect, redis_client):

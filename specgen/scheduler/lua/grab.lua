@@ -1,25 +1,45 @@
--- Pop the first ticket of the first queue that has one and lease it, in one step: no message is ever outside both
--- its queue and the index of unacknowledged tags.
--- ARGV 3..5: index of unacknowledged tags, now (unix s), device; from 6: queues by precedence.
--- Returns {queue, tag, payload, deliveries}, or nil.
-for i = 6, #ARGV do
-  local queue = ARGV[i]
-  while true do
-    local tag
-    if queue == 'validate' then tag = redis.call('ZPOPMAX', queue)[1] else tag = redis.call('RPOP', queue) end
-    if not tag then break end
-    local it = redis.call('HMGET', message_key(tag), 'payload', 'scope')
-    if it[1] and is_closed(it[2]) then
-      forget(tag)
-    elseif it[1] then
-      redis.call('HSET', message_key(tag), 'device', ARGV[5])
-      redis.call('ZADD', ARGV[3], ARGV[4], tag)
-      if ARGV[5] ~= '' then redis.call('HSET', P .. ':busy', ARGV[5], tag) end
-      redis.call('LTRIM', bell_key(queue), 0, length(queue) - 1)
-      if length(queue) == 0 then redis.call('DEL', bell_key(queue)) end
-      return { queue, tag, it[1], redis.call('HINCRBY', message_key(tag), 'deliveries', 1) }
+-- Pop the ticket to serve next and lease it, in one step: no message is ever outside both its queue and the index of
+-- unacknowledged tags. ARGV 3..6: index of unacknowledged tags, device ('' for none), labels (separated by blanks; '-'
+-- stands for the empty one), histogram bounds (likewise); from 7: queues by precedence.
+-- Returns {queue, tag, payload, deliveries, seconds waited}, or nil.
+local index, device, labels = ARGV[3], ARGV[4], {}
+for label in string.gmatch(ARGV[5], '%S+') do labels[#labels + 1] = label ~= '-' and label or '' end
+
+local function observe(queue, waited)
+  local key, bucket = P .. ':wait:' .. queue, '+Inf'
+  for bound in string.gmatch(ARGV[6], '%S+') do
+    if waited <= tonumber(bound) then
+      bucket = bound
+      break
     end
   end
-  redis.call('DEL', bell_key(queue)) -- the queue is empty: a later put rings again
+  redis.call('HINCRBY', key, bucket, 1)
+  redis.call('HINCRBYFLOAT', key, 'sum', string.format('%.6f', waited))
+end
+
+for i = 7, #ARGV do
+  local queue = ARGV[i]
+  while true do
+    local tag = next_ticket(queue, labels)
+    if not tag then break end
+    local it = redis.call('HMGET', message_key(tag), 'payload', 'scope', 'label', 'turn', 'priority', 'at')
+    if is_closed(it[2]) then
+      forget(tag)
+    else
+      local now = now_s()
+      local waited = math.max(0, now - tonumber(it[6]))
+      redis.call('HSET', message_key(tag), 'device', device)
+      redis.call('ZADD', index, string.format('%.6f', now), tag)
+      if device ~= '' then
+        redis.call('HSET', P .. ':busy', device, tag)
+        reindex(device)
+      end
+      pass_turn(queue, it[3], it[4], it[5])
+      count('served:' .. queue, 1)
+      observe(queue, waited)
+      local deliveries = redis.call('HINCRBY', message_key(tag), 'deliveries', 1)
+      return { queue, tag, it[1], deliveries, string.format('%.6f', waited) }
+    end
+  end
 end
 return false

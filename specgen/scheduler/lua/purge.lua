@@ -1,6 +1,8 @@
--- Empty a device queue. ARGV 3: queue. Returns how many messages went.
+-- Empty a queue. ARGV 3: queue. Returns how many messages went.
 local queue = ARGV[3]
 local tags = redis.call(queue == 'validate' and 'ZRANGE' or 'LRANGE', queue, 0, -1)
-for _, tag in ipairs(tags) do forget(tag) end
-redis.call('DEL', queue, bell_key(queue))
+for _, tag in ipairs(tags) do
+  take(tag)
+  forget(tag)
+end
 return #tags

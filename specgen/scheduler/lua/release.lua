@@ -1,9 +1,7 @@
--- Give back up to ARGV[4] claims of scope ARGV[3], oldest first. Returns how many were held.
-local left = tonumber(ARGV[4])
-for _, claim in ipairs(redis.call('ZRANGE', P .. ':claims', 0, -1)) do
-  if left == 0 then break end
-  if string.sub(claim, string.find(claim, ' ', 1, true) + 1) == ARGV[3] then
-    left = left - redis.call('ZREM', P .. ':claims', claim)
-  end
+-- Give back up to ARGV[4] claims of scope ARGV[3]. Returns how many were held.
+local released = 0
+for _, claim in ipairs(redis.call('SPOP', claimed_key(ARGV[3]), ARGV[4])) do
+  local label, id = string.match(claim, '^(%S+) (%S+)$')
+  released = released + redis.call('ZREM', claims_key(label), id)
 end
-return tonumber(ARGV[4]) - left
+return released
