@@ -49,7 +49,8 @@ class ForkPolicy(Group):
 class PoolPolicy(Group):
     """How ElasticScheduler orders and splits (§6.2)."""
 
-    split: Literal["paper", "flexible"] = "paper"  # Algorithm 2, or every device serves both, profiling first
+    # paper: Algorithm 2; service_time: the same with queues weighted by device seconds; flexible: every device both
+    split: Literal["paper", "flexible", "service_time"] = "paper"
     # fair_laf: a main kernel before forks, then the newest of the job served longest ago; mains_first: without the
     # turns of jobs; paper: pure LAF and FIFO over all jobs
     order: Literal["fair_laf", "mains_first", "paper"] = "fair_laf"

@@ -1,7 +1,8 @@
 """ElasticScheduler's process: ``python -m workers.scheduler``. A second one waits as a standby.
 
 Joins `specgen.scheduler.elastic` to Celery's remote control. SIGTERM and SIGINT end it at once and give the lease up;
-while none runs, roles stay as they are and work goes on.
+while none runs, roles stay as they are and work goes on. A Redis that is down, at the start or later, is waited for; a
+pool with another version of SpecGen in it is refused.
 """
 
 # mypy: allow-untyped-calls
@@ -9,19 +10,25 @@ while none runs, roles stay as they are and work goes on.
 from __future__ import annotations
 
 import signal
+import sys
 import threading
+import time
 
 import redis
 import structlog
 from celery import Celery
 from kombu.exceptions import OperationalError
 
+from specgen.errors import EnvironmentLacking
 from specgen.scheduler.elastic import ElasticScheduler
-from specgen.scheduler.keys import Keys
+from specgen.scheduler.keys import Keys, is_away
+from specgen.scheduler.members import Membership, keep
 from specgen.settings import get_settings
 from workers.app import app
 
 INSPECT_TIMEOUT_S = 1.0
+RETRY_S = 0.5
+SAY_S = 10.0  # between two lines about a Redis that is still away
 
 log = structlog.get_logger(__name__)
 
@@ -56,20 +63,51 @@ class CeleryControl:
         return {worker: frozenset(queue["name"] for queue in found) for worker, found in queues.items()}
 
 
+def join(membership: Membership, stop: threading.Event, url: str) -> None:
+    """Become a member of the pool, however long Redis is away; returns early once ``stop`` is set.
+
+    Raises EnvironmentLacking where the pool runs another version.
+    """
+    said_at: float | None = None
+    while not stop.is_set():
+        try:
+            membership.join()
+            return
+        except (redis.RedisError, OSError) as exc:
+            if not is_away(exc):
+                raise
+            if said_at is None or time.monotonic() - said_at >= SAY_S:
+                log.warning("waiting_for_redis", url=url, error=str(exc))
+                said_at = time.monotonic()
+            stop.wait(RETRY_S)
+
+
 def main() -> None:
     """Run until SIGTERM or SIGINT."""
     settings, stop = get_settings(), threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
-    scheduler = ElasticScheduler(
-        client=redis.Redis.from_url(settings.redis, decode_responses=True),
-        keys=Keys(settings.prefix, settings.pool.order),
-        control=CeleryControl(app),
-        policy=settings.pool.split,
-        interval_s=settings.pool.scheduler_interval_s,
-    )
-    log.info("scheduler_started", name=scheduler.name, policy=scheduler.policy)
-    scheduler.run(stop)
+    keys = Keys(settings.prefix, settings.pool.order)
+    with redis.Redis.from_url(settings.redis, decode_responses=True) as client:
+        scheduler = ElasticScheduler(
+            client, keys, CeleryControl(app), policy=settings.pool.split, interval_s=settings.pool.scheduler_interval_s
+        )
+        membership = Membership(client, keys, f"scheduler@{scheduler.name}", "scheduler")
+        try:
+            join(membership, stop, _shown(settings.redis))
+        except EnvironmentLacking as exc:
+            sys.stderr.write(f"{exc.message}\n{exc.hint}\n")
+            sys.exit(2)
+        kept = keep(membership, stop)
+        log.info("scheduler_started", name=scheduler.name, policy=scheduler.policy)
+        scheduler.run(stop)
+        kept.join(timeout=2.0)
+
+
+def _shown(url: str) -> str:
+    """Without a password."""
+    scheme, _, rest = url.partition("://")
+    return f"{scheme}://{rest.rpartition('@')[2]}"
 
 
 if __name__ == "__main__":

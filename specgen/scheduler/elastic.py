@@ -1,38 +1,48 @@
 """ElasticScheduler's core loop (Algorithm 2): at every boundary the split follows the queues' recorded maxima.
 
-One process decides, by a lease; a standby may wait. Roles live in Redis, so workers keep them while no scheduler runs,
-and read them again whenever they start or reconnect. Several jobs share the pool: boundaries that came together count
-as one, with the larger of their maxima. Not here: Celery (workers/scheduler.py gives `Control`), the queues
+One process decides, by a lease that each of its writes is checked against; a standby may wait. Roles live in Redis, so
+workers keep them while no scheduler runs, and read them again whenever they start or reconnect. Several jobs share the
+pool: boundaries that came together count as one, with the larger of their maxima. A boundary is taken off its list
+only with the decision that answers it. While nothing happens a step costs two scripts (``lead``, ``pulse``), however
+many devices there are. Not here: the rule (`allocation`), Celery (workers/scheduler.py gives `Control`), the queues
 (`transport`), what a boundary drops (`pool`).
 """
 
 from __future__ import annotations
 
-import json
 import os
 import socket
 import threading
 import time
 import uuid
-from dataclasses import asdict, dataclass, field
-from typing import Protocol, cast
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, Literal, Protocol, cast
 
 import redis
 import structlog
 
-from specgen.scheduler.allocation import Role, Split, allocate, assign
-from specgen.scheduler.keys import PROFILE, VALIDATE, Keys, script
-from specgen.scheduler.pool import DeviceState, PoolView
+from specgen.scheduler.allocation import Labels, Load, Role, Worker, plan
+from specgen.scheduler.boundaries import Boundary, Decision, Reason, merge, parse_load
+from specgen.scheduler.keys import PROFILE, VALIDATE, Keys, is_away, script
+from specgen.scheduler.pool import PoolView
+from specgen.scheduler.service_times import ServiceTimes
 
 LEASE_S = 10.0
+LOOK_S = 60.0  # the whole pool is read again at the latest then: a worker may have come back with other labels
 REPAIR_S = 10.0  # between two comparisons of roles and subscriptions
+REPAIR_WORKERS = 50  # compared at a time: each is asked, and answers, by a message
 STUCK_S = 30.0  # idle for that long while its queue holds requests: the worker stopped consuming
+SWEEP_S = 60.0
+FORGET_S = 3600.0  # a device gone for that long is a new one when it comes back
+AWAY_LOG_S = 10.0
 DECISIONS_KEPT = 10_000
 QUEUES: dict[Role, frozenset[str]] = {
     "validate": frozenset({VALIDATE}),
     "profile": frozenset({PROFILE}),
     "both": frozenset({VALIDATE, PROFILE}),
 }
+Policy = Literal["paper", "flexible", "service_time"]
 
 log = structlog.get_logger(__name__)
 
@@ -47,185 +57,216 @@ class Control(Protocol):
         """Which queues each worker consumes; workers that do not answer are left out."""
 
 
-@dataclass(frozen=True)
-class Boundary:
-    """Maxima since the last reallocation, as ``lua/close.lua`` hands them over."""
-
-    scope: str
-    l_val: int
-    l_prof: int
-    dropped: int = 0
-
-
-@dataclass(frozen=True)
-class Decision:
-    """One reallocation, as recorded in the stream ``<prefix>:decisions``. ``scope`` is empty where devices came or
-    went, or a repair was needed (``policy`` says which: ``paper``, ``flexible``; ``reason`` why)."""
-
-    at: float  # unix seconds
-    reason: str  # boundary | devices | repair | stuck
-    scope: str
-    policy: str
-    devices: int
-    validators: int
-    profilers: int
-    max_validate: int
-    max_profile: int
-    moved: int
-    dropped: int
-
-
 @dataclass
 class ElasticScheduler:
-    """Call `step` again and again, or `run`. All state but the watch on stuck workers is in Redis."""
+    """Call `step` again and again, or `run`. Whatever a successor needs is in Redis."""
 
     client: redis.Redis  # answering str
     keys: Keys
     control: Control
-    policy: str = "paper"
+    policy: Policy = "paper"
     interval_s: float = 0.5
     name: str = field(default_factory=lambda: f"{socket.gethostname()}:{os.getpid()}:{uuid.uuid4().hex[:8]}")
-    _last: Boundary = field(default_factory=lambda: Boundary("", 0, 0))
-    _repaired: float = 0.0
+    _load: Load | None = None  # None: not read from Redis yet
+    _workers: tuple[Worker, ...] = ()
+    _turns: dict[Labels, int] = field(default_factory=dict)
+    _times: ServiceTimes = field(default_factory=ServiceTimes)
+    _pulse: tuple[str, str] = ("", "")
+    _due: dict[str, float] = field(default_factory=dict)
+    _checked: int = 0
+    _unproven: set[str] = field(default_factory=set)
     _idle_since: dict[str, float] = field(default_factory=dict)
 
     def run(self, stop: threading.Event) -> None:
-        """Until ``stop``: then the lease is given up at once. A Redis that cannot be reached is waited for."""
+        """Until ``stop``: then the lease is given up at once. A Redis that cannot be used is waited for."""
+        away_at: float | None = None
         while not stop.is_set():
             try:
                 self.step()
-            except (redis.ConnectionError, redis.TimeoutError) as exc:
-                log.warning("redis_unreachable", error=str(exc))
+                if away_at is not None:
+                    log.info("redis_back")
+                away_at = None
+            except (redis.RedisError, OSError) as exc:
+                if not is_away(exc):
+                    raise
+                if away_at is None or time.monotonic() - away_at >= AWAY_LOG_S:
+                    log.warning("redis_away", error=str(exc), roles="stay as they are")
+                    away_at = time.monotonic()
                 stop.wait(self.interval_s)
         self.resign()
 
     def step(self) -> Decision | None:
         """Wait at most ``interval_s`` for a boundary, and decide if there is a reason to."""
         if not self.lead():
+            self._load, self._turns = None, {}  # the other's decisions count, should this one lead again
             time.sleep(self.interval_s)
             return None
-        boundaries = self._boundaries()
-        view = self._view()
-        if boundaries:
-            self._last = merge(boundaries)
-            return self.reallocate(view, "boundary", self._last)
-        if self._out_of_place(view):
-            return self.reallocate(view, "devices", self._last)
-        self._repair(view)
+        if self._load is None:
+            self._load = self._last_load()
+        if boundaries := self._boundaries():
+            return self._at_boundary(boundaries)
+        self._every("sweep", SWEEP_S, self._sweep)
+        epoch, digest, *starving = cast("list[str]", self._run("pulse"))
+        if (epoch, digest) != self._pulse or self._is_due("look"):
+            self._look()
+            self._pulse = (epoch, digest)
+            if decision := self._reallocate("devices", Boundary(""), None):
+                return decision
+        self._repair(starving)
         return None
 
     def lead(self) -> bool:
         """Take or renew the lease; False while another scheduler holds it."""
-        if self.client.set(self.keys.leader, self.name, nx=True, px=int(LEASE_S * 1000)):
-            return True
-        if self.client.get(self.keys.leader) != self.name:
-            return False
-        return bool(self.client.pexpire(self.keys.leader, int(LEASE_S * 1000)))
+        return bool(self._run("lead", self.name, int(LEASE_S * 1000)))
 
     def resign(self) -> None:
         """Give the lease up."""
         try:
-            if self.client.get(self.keys.leader) == self.name:
-                self.client.delete(self.keys.leader)
-        except (redis.ConnectionError, redis.TimeoutError) as exc:
+            self._run("lead", self.name, 0)
+        except (redis.RedisError, OSError) as exc:
             log.warning("lease_not_given_up", error=str(exc), lapses_in_s=LEASE_S)
 
-    def reallocate(self, view: PoolView, reason: str, boundary: Boundary) -> Decision:
-        """Algorithm 2's Allocate and the moves that follow from it."""
-        split = allocate(boundary.l_val, boundary.l_prof, len(view.devices), flexible=self.policy == "flexible")
-        known = self._known_roles()
-        current: dict[str, Role | None] = {device.worker: known.get(device.worker) for device in view.devices}
-        roles = assign(split, current, [device.worker for device in view.devices if device.busy])
-        moved = [worker for worker, role in roles.items() if current[worker] != role]
-        if moved:
-            with self.client.pipeline() as pipe:
-                pipe.hset(self.keys.roles, mapping={worker: roles[worker] for worker in moved})
-                pipe.incr(self.keys.epoch)
-                pipe.execute()
-            self.control.apply_role(moved)
-        decision = self._decision(reason, boundary, split, len(moved))
-        self._record(decision)
+    # ------------------------------------------------------------------------------------------ deciding
+
+    def _at_boundary(self, boundaries: list[Boundary]) -> Decision | None:
+        boundary = merge(boundaries)
+        scopes = cast("list[str]", self.client.zrange(self.keys.open, 0, -1))
+        jobs = {scope.rpartition("/")[0] for scope in scopes} | {one.job for one in boundaries}
+        factors = self._times.learn(self._counters()) if self.policy == "service_time" else (1, 1)
+        maxima = {label: (val * factors[0], prof * factors[1]) for label, (val, prof) in boundary.maxima.items()}
+        self._load = Load(maxima, len(jobs))
+        self._look()
+        return self._reallocate("boundary", boundary, self._turns, answered=len(boundaries))
+
+    def _reallocate(
+        self, reason: Reason, boundary: Boundary, turns: dict[Labels, int] | None, *, answered: int = 0
+    ) -> Decision | None:
+        """The moves that the load asks for, and their record. None where there is nothing to do, or where the lease
+        turns out to be another's: then nothing was written."""
+        load = self._load or Load()
+        plans = plan(self._workers, load, flexible=self.policy == "flexible", turns=turns)
+        moves = {worker: role for group in plans for worker, role in group.moves.items()}
+        if not moves and not answered:
+            return None
+        if moves:
+            pairs = [text for pair in moves.items() for text in pair]
+            epoch = int(cast("int", self._run("assign", self.name, *pairs)))
+            if epoch < 0:
+                log.warning("lease_lost", unwritten="roles")
+                return None
+            self._pulse = (str(epoch), self._pulse[1])
+            self._workers = tuple(
+                Worker(one.name, one.labels, moves.get(one.name, one.role), one.busy) for one in self._workers
+            )
+            self._unproven |= set(moves)
+            self.control.apply_role(list(moves))
+        if answered:
+            self._turns = {group.labels: group.turn for group in plans}
+        return self._record(Decision.of(reason, boundary, self.policy, plans, load), answered)
+
+    def _record(self, decision: Decision, answered: int = 0) -> Decision | None:
+        fields = [text for name, value in asdict(decision).items() for text in (name, str(value))]
+        if not self._run("decide", self.name, answered, DECISIONS_KEPT, *fields):
+            log.warning("lease_lost", unwritten="decision")
+            return None
+        log.info("decision", **{name: value for name, value in asdict(decision).items() if name != "load"})
         return decision
 
-    # -------------------------------------------------------------------------------------------- inside
+    # ------------------------------------------------------------------------------------------- reading
 
     def _boundaries(self) -> list[Boundary]:
-        first = self.client.brpop([self.keys.boundaries], timeout=self.interval_s)
-        if first is None:
+        """All that were not answered yet, oldest first. They stay on the list."""
+        boundaries = self.keys.boundaries
+        timeout = cast("int", self.interval_s)  # Redis takes fractions
+        if self.client.blmove(boundaries, boundaries, timeout, src="RIGHT", dest="RIGHT") is None:
             return []
-        more = self.client.rpop(self.keys.boundaries, 1000) or []
-        texts = [cast("tuple[str, str]", first)[1], *cast("list[str]", more)]
-        return [Boundary(**json.loads(text)) for text in texts]
+        return [Boundary.parse(text) for text in reversed(cast("list[str]", self.client.lrange(boundaries, 0, -1)))]
 
-    def _view(self) -> PoolView:
-        return PoolView.parse(self.client.eval(script("state"), 0, *self.keys.args()))
+    def _look(self) -> None:
+        """The devices that can serve, with their labels and roles."""
+        view = PoolView.parse(self._run("state"))
+        roles = cast("dict[str, Role]", self.client.hgetall(self.keys.roles))
+        self._workers = tuple(
+            Worker(device.worker, tuple(sorted(device.labels)), roles.get(device.worker), bool(device.busy))
+            for device in view.devices
+            if not device.quarantined
+        )
+        self._due["look"] = time.monotonic() + LOOK_S
 
-    def _known_roles(self) -> dict[str, Role]:
-        return cast("dict[str, Role]", self.client.hgetall(self.keys.roles))
+    def _last_load(self) -> Load:
+        """Of the last decision, whoever made it: taking the lease over changes nothing."""
+        for _, fields in cast("list[tuple[str, dict[str, str]]]", self.client.xrevrange(self.keys.decisions, count=1)):
+            if text := fields.get("load"):
+                return parse_load(text)
+        return Load()
 
-    def _out_of_place(self, view: PoolView) -> bool:
-        """Devices came or went: the roles of those that are there are not what their number asks for."""
-        known = self._known_roles()
-        present: dict[str, Role | None] = {device.worker: known.get(device.worker) for device in view.devices}
-        split = allocate(self._last.l_val, self._last.l_prof, len(view.devices), flexible=self.policy == "flexible")
-        roles = list(present.values())
-        have = (roles.count("validate"), roles.count("profile"), roles.count("both"))
-        return have != (split.validators, split.profilers, split.shared)
+    def _counters(self) -> dict[str, str]:
+        return cast("dict[str, str]", self.client.hgetall(self.keys.counters))
 
-    def _repair(self, view: PoolView) -> None:
-        """Compare what workers consume with their roles, and look for workers that stopped consuming."""
-        stuck = self._stuck(view)
-        if time.monotonic() - self._repaired < REPAIR_S and not stuck:
+    # ----------------------------------------------------------------------------------------- repairing
+
+    def _repair(self, starving: list[str]) -> None:
+        """Compare what workers consume with their roles, some at a time and those first that changed theirs, and look
+        for workers that stopped consuming."""
+        if stuck := self._stuck(starving):
+            self._tell("stuck", stuck)
+        if not self._is_due("repair") or not self._workers:
             return
-        self._repaired = time.monotonic()
-        consumed = self.control.subscriptions([device.worker for device in view.devices])
-        wrong = [d.worker for d in view.devices if d.worker in consumed and consumed[d.worker] != QUEUES[d.role]]
-        for reason, workers in (("repair", wrong), ("stuck", stuck)):
-            if workers:
-                log.warning("workers_repaired", reason=reason, workers=workers)
-                self.control.apply_role(workers)
-                split = allocate(self._last.l_val, self._last.l_prof, len(view.devices))
-                self._record(self._decision(reason, Boundary("", 0, 0), split, len(workers)))
+        self._due["repair"] = time.monotonic() + REPAIR_S
+        roles = {worker.name: worker.role or "both" for worker in self._workers}
+        consumed = self.control.subscriptions(self._next_to_check(list(roles)))
+        self._unproven -= set(consumed)
+        if wrong := [name for name, queues in consumed.items() if queues != QUEUES[roles[name]]]:
+            self._unproven |= set(wrong)
+            self._tell("repair", wrong)
 
-    def _stuck(self, view: PoolView) -> list[str]:
+    def _next_to_check(self, workers: list[str]) -> list[str]:
+        self._unproven &= set(workers)
+        first = sorted(self._unproven)[:REPAIR_WORKERS]
+        room = min(REPAIR_WORKERS, len(workers)) - len(first)
+        start = self._checked % len(workers)
+        rest = [name for name in workers[start:] + workers[:start] if name not in self._unproven][:room]
+        self._checked = start + room
+        return first + rest
+
+    def _stuck(self, starving: list[str]) -> list[str]:
         now = time.monotonic()
-        waiting = {VALIDATE: view.validate_queue, PROFILE: view.profile_queue}
-
-        def starves(device: DeviceState) -> bool:
-            return not device.busy and any(waiting[queue] for queue in QUEUES[device.role])
-
-        self._idle_since = {d.worker: self._idle_since.get(d.worker, now) for d in view.devices if starves(d)}
+        self._idle_since = {worker: self._idle_since.get(worker, now) for worker in starving}
         stuck = [worker for worker, since in self._idle_since.items() if now - since >= STUCK_S]
         for worker in stuck:
             self._idle_since[worker] = now
         return stuck
 
-    def _decision(self, reason: str, boundary: Boundary, split: Split, moved: int) -> Decision:
-        return Decision(
-            at=time.time(),
-            reason=reason,
-            scope=boundary.scope if reason == "boundary" else "",
-            policy=self.policy,
-            devices=split.devices,
-            validators=split.validators + split.shared,
-            profilers=split.profilers + split.shared,
-            max_validate=boundary.l_val,
-            max_profile=boundary.l_prof,
-            moved=moved,
-            dropped=boundary.dropped if reason == "boundary" else 0,
+    def _tell(self, reason: Reason, workers: list[str]) -> None:
+        log.warning("workers_repaired", reason=reason, workers=workers)
+        self.control.apply_role(workers)
+        roles = [worker.role or "both" for worker in self._workers]
+        both = roles.count("both")
+        decision = Decision.of(reason, Boundary(""), self.policy, [], self._load or Load())
+        self._record(
+            replace(
+                decision,
+                devices=len(roles),
+                validators=roles.count("validate") + both,
+                profilers=roles.count("profile") + both,
+                moved=len(workers),
+            )
         )
 
-    def _record(self, decision: Decision) -> None:
-        log.info("decision", **asdict(decision))
-        fields = {name: str(value) for name, value in asdict(decision).items()}
-        self.client.xadd(self.keys.decisions, dict(fields.items()), maxlen=DECISIONS_KEPT)
+    def _sweep(self) -> None:
+        if (forgotten := int(cast("int", self._run("forget", self.name, FORGET_S)))) > 0:
+            log.info("devices_forgotten", devices=forgotten, gone_for_s=FORGET_S)
 
+    # ------------------------------------------------------------------------------------------- helpers
 
-def merge(boundaries: list[Boundary]) -> Boundary:
-    """Boundaries that came together, as one: the larger maxima, all that was dropped, the latest scope."""
-    return Boundary(
-        scope=boundaries[-1].scope,
-        l_val=max(boundary.l_val for boundary in boundaries),
-        l_prof=max(boundary.l_prof for boundary in boundaries),
-        dropped=sum(boundary.dropped for boundary in boundaries),
-    )
+    def _is_due(self, what: str) -> bool:
+        """True once the time noted for it has come; at first, at once."""
+        return time.monotonic() >= self._due.get(what, 0.0)
+
+    def _every(self, what: str, interval_s: float, act: Callable[[], None]) -> None:
+        if self._is_due(what):
+            self._due[what] = time.monotonic() + interval_s
+            act()
+
+    def _run(self, name: str, *args: str | int | float) -> Any:
+        return self.client.eval(script(name), 0, *self.keys.args(*args))

@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 import pytest
 
 from specgen.scheduler import elastic
-from specgen.scheduler.elastic import QUEUES, Boundary, ElasticScheduler, merge
+from specgen.scheduler.boundaries import Boundary, merge
+from specgen.scheduler.elastic import QUEUES, ElasticScheduler
 from specgen.scheduler.keys import Keys
 from tests.scheduler.test_pool import add_device
 
@@ -37,8 +38,10 @@ def scheduler(redis_client) -> ElasticScheduler:
     return ElasticScheduler(redis_client, KEYS, Told(), interval_s=0.05)
 
 
-def boundary(client, l_val: int, l_prof: int, scope: str = "j/1") -> None:
-    client.lpush(KEYS.boundaries, json.dumps({"scope": scope, "l_val": l_val, "l_prof": l_prof, "dropped": 1}))
+def boundary(client, l_val: int, l_prof: int, scope: str = "j/1", **others: tuple[int, int]) -> None:
+    """As close.lua says it; ``others`` are maxima of further labels."""
+    maxima = {"cpu": (l_val, l_prof), **others}
+    client.lpush(KEYS.boundaries, json.dumps({"scope": scope, "maxima": maxima, "dropped": 1}))
 
 
 def split(client) -> tuple[int, int]:
@@ -72,7 +75,8 @@ def test_boundaries_that_come_together_count_as_one(scheduler, redis_client):
     decision = scheduler.step()
     assert (decision.max_validate, decision.max_profile, decision.dropped, decision.scope) == (2, 8, 2, "b/1")
     assert redis_client.llen(KEYS.boundaries) == 0
-    assert merge([Boundary("a", 1, 5), Boundary("b", 3, 2)]) == Boundary("b", 3, 5)
+    merged = merge([Boundary("a", {"cpu": (1, 5)}, 1), Boundary("b", {"cpu": (3, 2), "cuda": (1, 0)}, 2)])
+    assert merged == Boundary("b", {"cpu": (3, 5), "cuda": (1, 0)}, 3)
 
 
 def test_decisions_are_recorded(scheduler, redis_client):
@@ -135,7 +139,7 @@ def test_a_worker_that_missed_its_role_is_told_again(scheduler, redis_client):
 def test_a_worker_idle_beside_a_full_queue_is_told_again(scheduler, redis_client, monkeypatch):
     monkeypatch.setattr(elastic, "STUCK_S", 0.0)
     scheduler.step()
-    redis_client.zadd("validate", {"t": 1})
+    redis_client.hset("specgen:lengths", "validate:cpu", 1)
     scheduler.control.roles.clear()
     scheduler.step()
     told = [worker for workers in scheduler.control.roles for worker in workers]
