@@ -217,6 +217,26 @@ def test_waits_are_measured_by_the_servers_clock(connect, redis_client):
     assert list(waits.values()) == ["1"]
 
 
+def test_a_host_whose_clock_is_wrong_does_no_harm(connect, redis_client, monkeypatch):
+    """Leases and waits are by the server's clock; a host a day ahead neither steals nor loses a lease."""
+    own = connect(visibility_timeout=60)
+    for queue in ("validate", "other"):
+        put(own, queue, queue)
+    held = [get(own, queue) for queue in ("validate", "other")]
+    ahead = time.time() + 86_400
+    monkeypatch.setattr("time.time", lambda: ahead)
+    monkeypatch.setattr("kombu.transport.redis.time", lambda: ahead)
+    skewed = connect(visibility_timeout=60)
+    skewed.default_channel.qos._born = float("-inf")  # it connected long ago
+    skewed.default_channel.qos.restore_visible()
+    assert redis_client.zcard("unacked_index") == 2
+    put(skewed, "other", "its own")
+    held.append(get(skewed, "other"))
+    assert max(lease for _, lease in redis_client.zrange("unacked_index", 0, -1, withscores=True)) < ahead - 80_000
+    for message in held:
+        message.ack()
+
+
 def test_a_redis_that_refuses_writes_is_waited_for(connect, redis_client, monkeypatch):
     monkeypatch.setattr("specgen.scheduler.transport.REFUSED_S", 0.05)
     connection = connect()
