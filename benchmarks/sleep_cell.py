@@ -2,7 +2,8 @@
 
 Chosen by ``SPECGEN_CELL=benchmarks.sleep_cell:SleepCell``. It is a real process in a group of its own, so that
 aborting, hanging and outliving its worker are real. The source is JSON: ``{"sleep_s": 0.1, "ignore_sigterm": false,
-"kill_worker": false, "child": false}``.
+"kill_worker": false, "child": false, "exit": false}``; ``exit`` ends the process without a result. The order of a probe
+is the text of the file that ``SPECGEN_SLEEP_PROBE`` names, if there is one: a device breaks and is repaired by it.
 """
 
 from __future__ import annotations
@@ -30,13 +31,18 @@ if order.get("ignore_sigterm"):
 if order.get("child"):
     os.fork()
 time.sleep(order.get("sleep_s", 0))
+if order.get("exit"):
+    sys.exit(1)
 os.write(1, b"done")
 """
+_PROBE_FILE = os.environ.get("SPECGEN_SLEEP_PROBE", "")
 _TIMING = Timing(mean_ms=1.0, std_ms=0.0, min_ms=1.0, median_ms=1.0, runs=1)
 
 
 class SleepCell:
     """The interface of `specgen.evaluation.cell.Cell`."""
+
+    PROBE = Path(_PROBE_FILE).read_text(encoding="utf-8") if os.path.exists(_PROBE_FILE) else "{}"
 
     def __init__(self, process: subprocess.Popen[bytes]) -> None:
         self._process = process
@@ -63,23 +69,32 @@ class SleepCell:
             os.kill(os.getpid(), signal.SIGKILL)
         self._request, self._started = request, time.time()
         assert self._process.stdin is not None
-        self._process.stdin.write(request.source.replace("\n", " ").encode() + b"\n")
-        self._process.stdin.flush()
+        with contextlib.suppress(BrokenPipeError):  # it died already: `poll` says so
+            self._process.stdin.write(request.source.replace("\n", " ").encode() + b"\n")
+            self._process.stdin.flush()
 
     def poll(self, timeout_s: float) -> EvaluationResult | None:
-        """A valid result once it has slept."""
+        """A valid result once it has slept; infra_error where it died before."""
         assert self._request is not None
         assert self._process.stdout is not None
         if not select.select([self._process.stdout], [], [], timeout_s)[0]:
             return None
+        if not os.read(self._process.stdout.fileno(), 16):
+            return self._result(Status.INFRA_ERROR, error="the evaluation process ended without a result")
+        return self._result(Status.VALID)
+
+    def _result(self, status: Status, error: str = "") -> EvaluationResult:
+        assert self._request is not None
+        valid = status is Status.VALID
         profiling = self._request.phase is Phase.PROFILE
         return EvaluationResult(
             request_id=self._request.request_id,
             candidate_id=self._request.candidate_id,
             phase=self._request.phase,
-            status=Status.VALID,
-            speedup=1.0,
-            profile=Profile(candidate=_TIMING, reference=_TIMING) if profiling else None,
+            status=status,
+            error=error,
+            speedup=1.0 if valid else None,
+            profile=Profile(candidate=_TIMING, reference=_TIMING) if profiling and valid else None,
             environment={"started_at": repr(self._started)},
         )
 
@@ -97,4 +112,5 @@ class SleepCell:
             os.killpg(self.pgid, signal.SIGKILL)  # what its leader left behind
         for pipe in (self._process.stdin, self._process.stdout):
             assert pipe is not None
-            pipe.close()
+            with contextlib.suppress(BrokenPipeError):
+                pipe.close()

@@ -2,8 +2,9 @@
 
 ``python -m workers.device --device cpu0`` or ``--gpu 3``. The parent pins the device by the environment and holds no
 LLM key and no database address; the pool process holds the warm cell. Its role is read from Redis whenever it starts,
-reconnects or is told that it changed; without one it serves both queues, profiling first. Not here: what a task does
-(`workers.serving`), who decides on roles (`workers.scheduler`).
+reconnects or is told that it changed; without one it serves both queues, profiling first; quarantined, none. Not here:
+what a task does (`workers.serving`), what the pool knows of this worker (`workers.presence`), who decides on roles
+(`workers.scheduler`).
 """
 
 # mypy: allow-untyped-calls, allow-untyped-decorators, disable-error-code="misc,assignment"
@@ -11,103 +12,113 @@ reconnects or is told that it changed; without one it serves both queues, profil
 from __future__ import annotations
 
 import argparse
-import json
 import os
-import re
-import socket
 import threading
-from dataclasses import asdict
+from dataclasses import dataclass, field
 from typing import Any
 
 import billiard.pool  # type: ignore[import-untyped]
 import redis
 import structlog
 from celery import bootsteps, signals
+from celery.worker import state as worker_state
 from celery.worker.control import control_command
 
+from specgen.errors import SpecGenError
 from specgen.evaluation.cell import Device
-from specgen.prompts import cpu_facts
+from specgen.evaluation.processes import die_with_parent
 from specgen.scheduler.elastic import QUEUES
-from specgen.scheduler.keys import DEVICE_QUEUES, UNACKED_INDEX, Keys, script
-from specgen.settings import Settings, get_settings
+from specgen.scheduler.keys import DEVICE_QUEUES, Keys
+from specgen.settings import get_settings
+from workers.ending import refuse, seconds
+from workers.health import AGAIN_S, Health, Suspicion, Turn
+from workers.labels import ask_gpu, labels, parse_device, worker_name
+from workers.presence import Presence
+from workers.probing import LIMIT_S, Probe
+from workers.serving import patiently
+from workers.watchdog import AFTER_S
 
-HEARTBEAT_S = 2.0
 SECRETS = ("SPECGEN_LLM", "SPECGEN_DATABASE_URL", "OPENAI_", "ANTHROPIC_", "DEEPSEEK_")
+APPLIED_S = 5.0  # until the event loop has changed its subscriptions
+FOREVER = float("inf")
 
 log = structlog.get_logger(__name__)
 
 
-def parse_device(name: str) -> Device:
-    """``cpu0``, ``cpu:0``, ``<host>/cpu0`` or ``gpu1``. Raises ValueError otherwise."""
-    found = re.fullmatch(r"(?:.*/)?(cpu|gpu|cuda):?(\d+)", name)
-    if not found:
-        raise ValueError(f"not a device: {name} (such as cpu0 or gpu1)")
-    return Device(name=name, backend="cpu" if found[1] == "cpu" else "cuda", index=int(found[2]))
+@dataclass
+class Worker:
+    """The parent's parts, and its consumer once there is one."""
 
+    device: Device
+    presence: Presence
+    health: Health
+    consumer: Any = None
+    stop: threading.Event = field(default_factory=threading.Event)
 
-def worker_name(device: Device) -> str:
-    """The Celery node's name, by which roles and heartbeats go."""
-    kind = "cpu" if device.backend == "cpu" else "gpu"
-    return f"device-{kind}{device.index}@{socket.gethostname()}"
+    def isolate(self, reason: str) -> None:
+        """Take nothing more: quarantined in Redis, and unsubscribed."""
+        patiently(lambda: self.presence.quarantine(reason), FOREVER)
+        self.resubscribe()
 
+    def release(self) -> None:
+        """The device passed its probe."""
+        if patiently(lambda: self.presence.quarantine(""), FOREVER):
+            log.info("quarantine_lifted", worker=self.presence.name)
+            self.resubscribe()
 
-class Presence:
-    """Registration, heartbeat and role of this worker in Redis (the parent process)."""
+    def resubscribe(self) -> None:
+        """As the role says, done in the event loop; returns when it is."""
+        if self.consumer is None:
+            return
+        done = threading.Event()
 
-    def __init__(self, settings: Settings, device: Device) -> None:
-        self.client = redis.Redis.from_url(settings.redis, decode_responses=True)
-        self.keys = Keys(settings.prefix, settings.pool.order)
-        self.name = worker_name(device)
-        facts = asdict(cpu_facts()) if device.backend == "cpu" else None  # what prompts say of the device
-        about = {"device": device.name, "backend": device.backend, "host": socket.gethostname(), "pid": os.getpid()}
-        self.info = json.dumps(about | {"facts": facts})
-        self._stop = threading.Event()
-        self._fresh = True
+        def apply() -> None:
+            apply_role(self.consumer)
+            done.set()
 
-    def register(self) -> str:
-        """Say that this device is there; returns its role. On a fresh start, what its predecessor held goes back."""
-        if self._fresh:
-            restored = self.client.eval(script("register"), 0, *self.keys.args(self.name, UNACKED_INDEX))
-            log.info("registered", worker=self.name, restored=restored)
-            self._fresh = False
-        return str(self.client.eval(script("heartbeat"), 0, *self.keys.args(self.name, self.info)))
+        self.consumer.call_soon(apply)
+        done.wait(APPLIED_S)
 
-    def start_heartbeat(self) -> None:
-        """Every two seconds, until `leave`; a Redis that cannot be reached is tried again."""
-        threading.Thread(target=self._beat, name="heartbeat", daemon=True).start()
+    def reset(self) -> None:
+        """The role again, over a fresh connection. Returns at once: the event loop may hang."""
+        if self.consumer is not None:
+            self.consumer.call_soon(_reconnect, self.consumer)
+
+    def start_threads(self) -> None:
+        """Once the pool process is forked and the worker consumes."""
+        self.presence.start_heartbeat(self.reset, lambda: int(worker_state.all_total_count[0]))
+        threading.Thread(target=self.health.run, args=(self.stop,), name="health", daemon=True).start()
 
     def leave(self) -> None:
-        """This device is gone; its role stays, and what it was sent but never started goes back at once."""
-        self._stop.set()
-        try:
-            self.client.eval(script("register"), 0, *self.keys.args(self.name, UNACKED_INDEX))
-            self.client.zrem(self.keys.devices, self.name)
-        except redis.RedisError as exc:
-            log.warning("not_unregistered", worker=self.name, error=str(exc))
-
-    def _beat(self) -> None:
-        while not self._stop.wait(HEARTBEAT_S):
-            try:
-                self.client.eval(script("heartbeat"), 0, *self.keys.args(self.name, self.info))
-            except redis.RedisError as exc:
-                log.warning("no_heartbeat", worker=self.name, error=str(exc))
+        """The worker ends."""
+        self.stop.set()
+        self.presence.leave()
 
 
-PRESENCE: Presence | None = None
+WORKER: Worker | None = None
 
 
 def apply_role(consumer: Any) -> None:
     """Subscribe to the queues of the role that Redis holds now, and to no other. Runs in the parent's event loop."""
-    if PRESENCE is None or consumer.task_consumer is None:
+    if WORKER is None or consumer.task_consumer is None:
         return
-    role = PRESENCE.register()
-    wanted = QUEUES[role] if role in QUEUES else QUEUES["both"]
+    role = WORKER.presence.register()
+    wanted = frozenset() if role == "none" else QUEUES[role] if role in QUEUES else QUEUES["both"]
     for queue in DEVICE_QUEUES:
         consuming = consumer.task_consumer.consuming_from(queue)
         if queue in wanted and not consuming:
             consumer.add_task_queue(queue)
         elif queue not in wanted and consuming:
             consumer.cancel_task_queue(queue)
+
+
+def _reconnect(consumer: Any) -> None:
+    """Have Celery's own reconnecting begin: it closes the connection, starts afresh, and applies the role."""
+
+    def broken() -> None:
+        raise ConnectionResetError("reset by the watchdog")
+
+    consumer.hub.call_later(0, broken)  # errors of timers reach the consumer, those of callbacks need not
 
 
 class RoleStep(bootsteps.StartStopStep):
@@ -117,6 +128,8 @@ class RoleStep(bootsteps.StartStopStep):
 
     def start(self, c: Any) -> None:
         """Called by Celery with its consumer."""
+        if WORKER is not None:
+            WORKER.consumer = c
         apply_role(c)
 
 
@@ -127,18 +140,23 @@ def _apply_role(state: Any) -> dict[str, str]:
     return {"ok": "role read"}
 
 
-def _start_server(device: Device) -> None:
-    """In the pool process: the connection, the stale group, the warm cell."""
+def _start_server(worker: Worker) -> None:
+    """In the pool process: the connection, the stale group, the warm cell. It must not outlive its parent, whose
+    successor would share the device with it."""
     from workers import serving
 
+    die_with_parent()
+    worker.presence.claim.forked()
     settings = get_settings()
     serving.SERVER = serving.Server(
         client=redis.Redis.from_url(settings.redis, decode_responses=True),
         keys=Keys(settings.prefix, settings.pool.order),
-        worker=worker_name(device),
-        device=device,
+        worker=worker.presence.name,
+        device=worker.device,
         policy=settings.evaluation,
         cache_root=settings.cache_path,
+        turn=worker.health.turn,
+        suspicion=worker.health.suspicion,
     )
     serving.SERVER.prepare()
 
@@ -153,13 +171,33 @@ def _stop_server() -> None:
 
 
 def _environment(device: Device) -> None:
-    """Before Celery is imported: no secrets, and this device only."""
+    """Before Celery's application is imported: no secrets, and this device only."""
     for name in [name for name in os.environ if name.startswith(SECRETS)]:
         del os.environ[name]
     os.environ["SPECGEN_WORKER"] = worker_name(device)
     if device.backend == "cuda":
         os.environ["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"
         os.environ["CUDA_VISIBLE_DEVICES"] = str(device.index)
+
+
+def _enter(device: Device) -> Worker:
+    """Join the pool, take the device, and start its first probe. Raises SpecGenError where one of these is refused;
+    a Redis that is away is waited for."""
+    _environment(device)
+    gpu = ask_gpu(device.index) if device.backend == "cuda" else None
+    os.environ["SPECGEN_LABELS"] = ",".join(labels(device, gpu))
+    presence = Presence(get_settings(), device, gpu, watchdog_s=seconds("SPECGEN_WATCHDOG_S", AFTER_S))
+    health = Health(
+        probe=Probe(device, seconds("SPECGEN_PROBE_LIMIT_S", LIMIT_S)),
+        turn=Turn(),
+        suspicion=Suspicion(),
+        again_s=seconds("SPECGEN_PROBE_AGAIN_S", AGAIN_S),
+    )
+    worker = Worker(device, presence, health)
+    health.isolate, health.release = worker.isolate, worker.release
+    patiently(presence.enter, FOREVER)
+    health.begin()
+    return worker
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -171,19 +209,22 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("-l", "--loglevel", default="INFO")
     parsed = parser.parse_args(arguments)
     device: Device = parsed.device or parsed.gpu
-    _environment(device)
 
-    global PRESENCE
-    PRESENCE = Presence(get_settings(), device)
+    global WORKER
+    try:
+        WORKER = worker = _enter(device)
+    except SpecGenError as exc:
+        refuse(exc)
     from workers.app import app
 
     # a pool process that ends waits so long (tenths of a second, else 300) for its last message to be read
     billiard.pool.GUARANTEE_MESSAGE_CONSUMPTION_RETRY_LIMIT = 20
     app.steps["consumer"].add(RoleStep)
-    signals.worker_process_init.connect(lambda **_: _start_server(device), weak=False)
+    signals.worker_process_init.connect(lambda **_: _start_server(worker), weak=False)
     signals.worker_process_shutdown.connect(lambda **_: _stop_server(), weak=False)
-    signals.worker_ready.connect(lambda **_: PRESENCE.start_heartbeat(), weak=False)
-    signals.worker_shutdown.connect(lambda **_: PRESENCE.leave(), weak=False)
+    signals.worker_ready.connect(lambda **_: worker.start_threads(), weak=False)
+    signals.worker_shutting_down.connect(lambda **_: worker.presence.stopping(), weak=False)
+    signals.worker_shutdown.connect(lambda **_: worker.leave(), weak=False)
     name = ["--hostname", worker_name(device), "--queues", ",".join(DEVICE_QUEUES), "--loglevel", parsed.loglevel]
     pool = ["--pool", "prefork", "--concurrency", "1", "--without-gossip", "--without-mingle"]
     app.worker_main(["worker", *name, *pool])

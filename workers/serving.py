@@ -7,27 +7,27 @@ judging (specgen.evaluation), queues (specgen.scheduler). Nothing here reads LLM
 
 from __future__ import annotations
 
-import importlib
-import os
 import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NoReturn, Protocol, TypeVar, cast
+from typing import Any, NoReturn, TypeVar, cast
 
 import redis
 import structlog
-from celery.exceptions import Ignore
+from celery.exceptions import Ignore, Reject
 from celery.states import REVOKED
 
 from specgen.errors import InfrastructureError
 from specgen.evaluation.cell import Device
 from specgen.scheduler import process_groups
-from specgen.scheduler.keys import DELIVERIES_HEADER, Keys, script
-from specgen.scheduler.pool import publish_result
+from specgen.scheduler.keys import DELIVERIES_HEADER, WAIT_HEADER, Keys, is_away, script
+from specgen.scheduler.pool import count, publish_result
 from specgen.settings import EvaluationPolicy
 from specgen.types import EvaluationRequest, EvaluationResult, Json, Status
+from workers.cells import Cell, cell_class
+from workers.health import Suspicion, Turn
 
 WATCH_S = 0.025  # between two looks at the scope
 ABORT_GRACE_S, HANG_GRACE_S = 2.0, 0.5
@@ -35,48 +35,32 @@ BUDGET_MARGIN_S = 0.5  # the cell enforces the budget itself and knows more; thi
 MAX_DELIVERIES = 3
 CLAIM_S = 30
 PATIENCE_S = 600.0
-UNREACHABLE = (redis.ConnectionError, redis.TimeoutError)
+PATIENCE_TOLD_S = 30.0
+AWAY = (redis.RedisError, OSError)  # as far as `is_away` says so
 T = TypeVar("T")
-DEFAULT_CELL = "specgen.evaluation.cell:Cell"
 
 log = structlog.get_logger(__name__)
 
 
-class Cell(Protocol):
-    """What is used of `specgen.evaluation.cell.Cell`."""
-
-    pgid: int
-
-    @classmethod
-    def start(cls, device: Device, policy: EvaluationPolicy, cache_root: Path) -> Cell:
-        """Start, without waiting."""
-
-    def submit(self, request: EvaluationRequest) -> None:
-        """Give it its one request."""
-
-    def poll(self, timeout_s: float) -> EvaluationResult | None:
-        """The result, once there is one."""
-
-    def kill(self, grace_s: float = 2.0) -> None:
-        """End its group."""
-
-
-def cell_class() -> type[Cell]:
-    """``SPECGEN_CELL`` (``module:Class``), or the real one."""
-    module, _, name = os.environ.get("SPECGEN_CELL", DEFAULT_CELL).partition(":")
-    return cast("type[Cell]", getattr(importlib.import_module(module), name))
-
-
-def patiently(call: Callable[[], T]) -> T:
-    """Call it again while Redis cannot be reached, for at most ten minutes: a restart costs time, not results."""
-    deadline = time.monotonic() + PATIENCE_S
+def patiently(call: Callable[[], T], patience_s: float = PATIENCE_S) -> T:
+    """Call it again while Redis is away or refuses writes (its disk or memory is full, it loads), with a line in the
+    log every half minute. Raises its error after ``patience_s``: a restart costs time, not results."""
+    started, told = time.monotonic(), float("-inf")
     while True:
         try:
             return call()
-        except UNREACHABLE:
-            if time.monotonic() > deadline:
+        except AWAY as exc:
+            now = time.monotonic()
+            if not is_away(exc) or now - started > patience_s:
                 raise
+            if now - told > PATIENCE_TOLD_S:
+                log.warning("redis_away", error=str(exc), waited_s=round(now - started), at_most_s=patience_s)
+                told = now
             time.sleep(0.2)
+
+
+class Unfit(Exception):
+    """The device is quarantined: another must have the request."""
 
 
 class Aborted(Exception):
@@ -93,6 +77,8 @@ class Server:
     device: Device
     policy: EvaluationPolicy
     cache_root: Path
+    turn: Turn = field(default_factory=Turn)  # shared with the parent, which probes
+    suspicion: Suspicion = field(default_factory=Suspicion)
     _cell: Cell | None = None
     _recorded: int = 0
     _cell_type: type[Cell] = field(default_factory=cell_class)
@@ -128,7 +114,25 @@ class Server:
         patiently(lambda: self.client.delete(self.keys.start(request.request_id)))
 
     def evaluate(self, request: EvaluationRequest, queue_s: float) -> EvaluationResult:
-        """Run it alone on the device. Raises Aborted if its scope closes meanwhile; the device is free then."""
+        """Run it alone on the device. Raises Aborted if its scope closes meanwhile; the device is free then. Raises
+        Unfit where a probe that ran first found the device so."""
+        if not self.turn.take(lambda: self._closed_meanwhile(request.scope)):
+            raise Aborted
+        try:
+            if patiently(lambda: self.client.hexists(f"{self.keys.prefix}:quarantined", self.worker)):
+                raise Unfit
+            result = self._run(request, queue_s)
+        finally:
+            self.turn.give()
+        self.suspicion.learn(result.status, result.error)
+        return result
+
+    def _closed_meanwhile(self, scope: str) -> bool:
+        with suppress(*AWAY):
+            return self.is_closed(scope)
+        return False
+
+    def _run(self, request: EvaluationRequest, queue_s: float) -> EvaluationResult:
         started = time.time()
         cell = self._cell or self._start()
         self._cell = cell
@@ -157,7 +161,7 @@ class Server:
         while (now := time.monotonic()) < deadline:
             if (result := cell.poll(WATCH_S)) is not None:
                 return result
-            with suppress(*UNREACHABLE):  # the evaluation goes on without Redis; its lease is renewed elsewhere
+            with suppress(*AWAY):  # the evaluation goes on without Redis; its lease is renewed elsewhere
                 self._remember(cell)
                 if self.is_closed(request.scope):
                     raise Aborted
@@ -182,6 +186,7 @@ class Server:
             self._cell = self._start()
         except InfrastructureError as exc:
             log.error("cell_not_started", worker=self.worker, error=str(exc))
+            self.suspicion.say(f"no cell can be started: {exc}")
 
     def warm_next(self) -> None:
         """After use."""
@@ -203,7 +208,7 @@ def serve(task: Any, payload: dict[str, Json]) -> dict[str, Json]:
         raise InfrastructureError("this worker has no device", "start it by `python -m workers.device`")
     begun = time.time()
     server, request = SERVER, EvaluationRequest.model_validate(payload)
-    queue_s = max(0.0, begun - request.enqueued_at) if request.enqueued_at else 0.0
+    queue_s = _waited(task, request, begun)
     claim = server.claim(request)
     if claim == "closed":
         _revoke(server, task, request, terminated=False)
@@ -214,20 +219,31 @@ def serve(task: Any, payload: dict[str, Json]) -> dict[str, Json]:
         result = _evaluate(server, request, queue_s, int(task.request.get(DELIVERIES_HEADER) or 1))
     except Aborted:
         _revoke(server, task, request, terminated=True)
+    except Unfit:
+        log.warning("given_back", request=request.request_id, why="the device is quarantined")
+        raise Reject("the device is quarantined", requeue=True) from None
     finally:
         server.unclaim(request)
     server.warm_next()
     return {"status": result.status.value, "speedup": result.speedup, "device_s": round(result.device_s, 3)}
 
 
+def _waited(task: Any, request: EvaluationRequest, begun: float) -> float:
+    """Seconds in the queue: as Redis measured them, else by the clocks of two hosts."""
+    with suppress(TypeError, ValueError):
+        return max(0.0, float(task.request.get(WAIT_HEADER)))
+    return max(0.0, begun - request.enqueued_at) if request.enqueued_at else 0.0
+
+
 def _evaluate(server: Server, request: EvaluationRequest, queue_s: float, deliveries: int) -> EvaluationResult:
     """Evaluate and publish; an error of ours is published too, so that the controller need not wait for it."""
     try:
         quarantined = deliveries > MAX_DELIVERIES
-        result = _quarantined(request, deliveries) if quarantined else server.evaluate(request, queue_s)
-    except Aborted:
+        result = _quarantined(server, request, deliveries) if quarantined else server.evaluate(request, queue_s)
+    except (Aborted, Unfit):
         raise
     except Exception as exc:
+        server.suspicion.learn(Status.INFRA_ERROR, str(exc))
         server.publish(request, _failed(request, f"{type(exc).__name__}: {exc}"))
         raise
     server.publish(request, result)
@@ -238,6 +254,8 @@ def _revoke(server: Server, task: Any, request: EvaluationRequest, *, terminated
     """Mark the task REVOKED in the backend and to event listeners, and end it without a result."""
     task.backend.mark_as_revoked(task.request.id, "scope closed", request=task.request, store_result=True)
     task.send_event("task-revoked", terminated=terminated, signum=None, expired=False, retry=False)
+    if terminated:
+        count(server.client, server.keys, "aborted")
     log.info("aborted", request=request.request_id, scope=request.scope, was_running=terminated, state=REVOKED)
     server.warm_next()
     raise Ignore
@@ -254,7 +272,8 @@ def _failed(request: EvaluationRequest, why: str, status: Status = Status.INFRA_
     )
 
 
-def _quarantined(request: EvaluationRequest, deliveries: int) -> EvaluationResult:
+def _quarantined(server: Server, request: EvaluationRequest, deliveries: int) -> EvaluationResult:
+    count(server.client, server.keys, "quarantined")
     return _failed(request, f"quarantined: its worker was lost {deliveries - 1} times while evaluating it")
 
 

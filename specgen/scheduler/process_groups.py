@@ -1,7 +1,9 @@
-"""The process group of an evaluation, remembered so that a worker's successor can end what it left on the device.
+"""Processes remembered for a later one: the group of an evaluation, which a worker's successor ends, and the holder of
+a device, whose death a successor can be sure of.
 
-A group is named by its leader's pid, and pids come again: a record also holds when the leader started (in clock ticks
-since boot) and which boot that was. Linux only. Not here: starting groups (specgen.evaluation.cell).
+Both go by a pid, and pids come again: a record also holds when the process started (in clock ticks since boot), which
+boot that was, and whose pids are meant (containers that share a host's name do not share its pids). Linux only. Not
+here: starting groups (specgen.evaluation.cell).
 """
 
 from __future__ import annotations
@@ -19,12 +21,42 @@ from specgen.types import Frozen
 
 
 class GroupRecord(Frozen):
-    """Which group, on which host, in which boot."""
+    """Which group, on which host, in which boot and pid namespace."""
 
     pgid: int
     started_ticks: int
     boot_id: str
     host: str
+    pids: str = ""
+
+
+class ProcessRecord(Frozen):
+    """Which process, likewise."""
+
+    pid: int
+    started_ticks: int
+    boot_id: str
+    host: str
+    pids: str
+
+    @property
+    def dead(self) -> bool:
+        """True only if it is certain; of another host or pid namespace nothing is known."""
+        if self.host != socket.gethostname():
+            return False
+        if self.boot_id != _boot_id():
+            return True
+        stat = _stat(self.pid)
+        return self.pids == _pid_namespace() and (stat is None or stat[1] != self.started_ticks)
+
+
+def this_process() -> ProcessRecord:
+    """The caller."""
+    stat = _stat(os.getpid())
+    assert stat is not None
+    return ProcessRecord(
+        pid=os.getpid(), started_ticks=stat[1], boot_id=_boot_id(), host=socket.gethostname(), pids=_pid_namespace()
+    )
 
 
 def record(pgid: int) -> GroupRecord | None:
@@ -32,7 +64,9 @@ def record(pgid: int) -> GroupRecord | None:
     stat = _stat(pgid)
     if stat is None:
         return None
-    return GroupRecord(pgid=pgid, started_ticks=stat[1], boot_id=_boot_id(), host=socket.gethostname())
+    return GroupRecord(
+        pgid=pgid, started_ticks=stat[1], boot_id=_boot_id(), host=socket.gethostname(), pids=_pid_namespace()
+    )
 
 
 def parse(text: str | None) -> GroupRecord | None:
@@ -71,6 +105,8 @@ def _is_same(group: GroupRecord) -> bool:
     """A group keeps its number busy until its last member is gone, so one without its leader is still the one."""
     if group.host != socket.gethostname() or group.boot_id != _boot_id() or group.pgid == os.getpgrp():
         return False
+    if group.pids != _pid_namespace():
+        return False
     leader = _stat(group.pgid)
     if leader is not None and leader[1] != group.started_ticks:
         return False
@@ -95,3 +131,10 @@ def _stat(pid: int) -> tuple[int, int] | None:
 
 def _boot_id() -> str:
     return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+
+
+def _pid_namespace() -> str:
+    try:
+        return os.readlink("/proc/self/ns/pid")
+    except OSError:
+        return ""

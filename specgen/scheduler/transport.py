@@ -116,7 +116,7 @@ class QoS(stock.QoS):
         """Restore what nobody renews; not within one timeout of connecting, so that the living can renew first."""
         if monotonic() - self._born < self.visibility_timeout:
             return
-        for tag in self.channel.run("expired", self.own, self.unacked_index_key, self.visibility_timeout, num):
+        for tag in self.channel.run("expired", self.own, self.unacked_index_key, self.visibility_timeout, num or -1):
             self.restore_by_tag(tag)
 
     def renew(self) -> None:
