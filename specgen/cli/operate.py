@@ -1,4 +1,4 @@
-"""Commands that run the system: up, worker, model serve, migrate, dashboard, problems."""
+"""Commands that run the system: up, worker, model serve, migrate, dashboard, metrics, problems."""
 
 from __future__ import annotations
 
@@ -121,6 +121,17 @@ def dashboard(
     if basic_auth:
         os.environ["FLOWER_BASIC_AUTH"] = basic_auth
     _become("workers.dashboard")
+
+
+@app.command()
+def metrics(
+    address: Annotated[str, typer.Option(envvar="SPECGEN_METRICS_ADDRESS", help="to bind")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(envvar="SPECGEN_METRICS_PORT", min=1, max=65535, help="to bind")] = 9464,
+    home: Annotated[str, typer.Option(help="folder of the embedded system's state")] = "",
+) -> None:
+    """Prometheus metrics of queues and devices, at /metrics."""
+    configure(home, "")
+    _become("workers.metrics", "--address", address, "--port", str(port))
 
 
 @app.command()

@@ -173,6 +173,14 @@ class PoolState:
         with _unavailable():
             return cast("list[str]", self._client.zrange(self._keys.open, 0, -1))
 
+    def decisions(self, count: int) -> list[dict[str, str]]:
+        """The scheduler's last decisions as recorded, newest first."""
+        with _unavailable():
+            entries = cast(
+                "list[tuple[str, dict[str, str]]]", self._client.xrevrange(self._keys.decisions, count=count)
+            )
+            return [fields for _, fields in entries]
+
     def devices(self) -> list[DeviceState]:
         """Devices whose heartbeat is not older than ten seconds, by name."""
         return sorted(self.view().devices, key=lambda device: device.worker)
