@@ -1,4 +1,4 @@
-"""The Python client: submit, wait, best, events, stop, resume. `specgen run` is a thin layer over it.
+"""The Python client: submit, wait, best, events, pause, stop, cancel, resume. `specgen run` is a thin layer over it.
 
 Needs Redis (to enqueue and to follow) and the database (to create the job and to read results); never torch, never a
 GPU, and no LLM key.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -17,14 +18,31 @@ from celery import Celery
 from specgen.controller import termination
 from specgen.errors import PoolUnavailable, SettingsError, SpecGenError, UserError
 from specgen.evaluation.problems import load_problem
+from specgen.scheduler.keys import ITERATIONS, PRIORITY_HEADER, SCOPE_HEADER
+from specgen.scheduler.pool import PoolState
 from specgen.scheduler.transport import broker_url
 from specgen.search import resolve as resolve_search
 from specgen.settings import Settings, get_settings
 from specgen.store import BestKernel, JobRecord, Store
-from specgen.types import Event, JobSpec, JobState, ProblemSpec
+from specgen.types import Event, EventKind, JobSpec, JobState, ProblemSpec, Wish
 
 AWAY_S = 30.0  # how long `events` waits for a Redis that went away
 ITERATE = "workers.iteration.iterate"
+
+
+def iteration_task(job_id: str, priority: int) -> dict[str, Any]:
+    """Arguments of Celery's ``send_task`` for the job's next iteration. Its scope tells whether one waits or runs."""
+    return {
+        "kwargs": {"job_id": job_id},
+        "queue": ITERATIONS,
+        "headers": {SCOPE_HEADER: f"{job_id}/task", PRIORITY_HEADER: str(priority)},
+        "kwargsrepr": f"job={job_id}",
+    }
+
+
+def iteration_key(prefix: str, job_id: str) -> str:
+    """The Redis set that is there while a task of the job waits or runs."""
+    return f"{prefix}:scope:{job_id}/task"
 
 
 def events_key(prefix: str, job_id: str) -> str:
@@ -55,38 +73,80 @@ class Client:
 
     # ------------------------------------------------------------------------------------------ write
 
-    def submit(self, spec: JobSpec) -> str:
-        """Create the job and start it; returns its id. Names in the spec are checked first: nothing half-written."""
+    def submit(self, spec: JobSpec, *, wait_for_device: bool = False) -> str:
+        """Create the job and start it; returns its id. Names in the spec are checked first: nothing half-written.
+
+        A job that wants devices which are not here is refused, unless ``wait_for_device``: then it waits for one.
+        """
         resolve_search(spec.search)
         termination.resolve(spec.termination)
         self._ping()
+        if not wait_for_device:
+            self._check_device(spec)
         job_id = self.store.create_job(spec)
         self._enqueue(job_id)
         return job_id
 
-    def stop(self, job_id: str) -> None:
-        """Ask the job to stop at once (its iteration is given up; `resume` runs it again)."""
-        self.store.request_stop(job_id)
+    def pause(self, job_id: str) -> JobState:
+        """Rest at the next boundary: the running iteration is finished, nothing is lost. Returns the state as it is
+        now (`paused` where nobody works on the job)."""
+        return self._ask(job_id, Wish.PAUSE)
+
+    def stop(self, job_id: str) -> JobState:
+        """Stop at once: the iteration is given up, `resume` runs it again. Returns the state as it is now."""
+        return self._ask(job_id, Wish.STOP)
+
+    def cancel(self, job_id: str) -> JobState:
+        """Stop at once and for good; also a job that rests. Returns the state as it is now."""
+        return self._ask(job_id, Wish.CANCEL)
+
+    def set_priority(self, job_id: str, priority: int) -> None:
+        """-9 to 9, higher goes first: of the job's requests and iterations from now on."""
+        self.store.set_priority(job_id, priority)
 
     def resume(self, job_id: str) -> str:
-        """Go on with a stopped, failed or orphaned job: outcomes already measured are not measured again.
+        """Go on with a paused, stopped, failed or orphaned job: outcomes already measured are not measured again.
 
         Returns the position in its event stream from which on the events are new (``since`` of `events`).
         """
-        job = self.job(job_id)
-        if job.state is JobState.DONE:
-            raise UserError(f"job {job_id} is done: {job.reason}", "submit a new one")
         self._ping()
-        self.store.request_stop(job_id, False)
-        if job.state is not JobState.RUNNING:  # else its worker died: the next one waits for the lease to lapse
-            self.store.set_state(job_id, JobState.QUEUED, "resumed")
+        self.store.resume(job_id)  # where it runs, its worker may have died: the next one waits for the lease to lapse
         last: Any = self.redis.xrevrange(events_key(self.settings.prefix, job_id), count=1)
         self._enqueue(job_id)
         return str(last[0][0]) if last else "0"
 
+    def _ask(self, job_id: str, wish: Wish) -> JobState:
+        """Written down for the worker, or done at once where there is none: then its leavings in the pool go too (what
+        cannot be reached now, `workers.reconcile` closes within minutes)."""
+        state = self.store.ask(job_id, wish)
+        if state.terminal:
+            with suppress(PoolUnavailable, redis.RedisError), self._pool() as pool:
+                for record in self.store.iterations(job_id):
+                    if not record.closed:
+                        pool.close_scope(f"{job_id}/{record.iteration}")
+                self._tell(job_id, state)
+        return state
+
+    def _tell(self, job_id: str, state: JobState) -> None:
+        """To whoever follows the job's events."""
+        data: dict[str, Any] = {"state": state.value, "reason": self.job(job_id).reason}
+        event = Event(kind=EventKind.JOB, job_id=job_id, iteration=0, at=time.time(), data=data)
+        self.redis.xadd(events_key(self.settings.prefix, job_id), {"event": event.model_dump_json()})
+
+    def _check_device(self, spec: JobSpec) -> None:
+        """Nothing is refused while no device at all is here: the system may be starting."""
+        with self._pool() as pool:
+            labels = pool.view().labels
+        if spec.label not in labels and (labels or spec.device):
+            there = ", ".join(sorted(labels)) or "none"
+            raise UserError(f"no device labelled {spec.label!r} is here (labels: {there})", "or wait for one")
+
+    def _pool(self) -> PoolState:
+        return PoolState(self.settings.redis, self.settings.prefix)
+
     def _enqueue(self, job_id: str) -> None:
         try:
-            self._app.send_task(ITERATE, kwargs={"job_id": job_id}, queue="iterations", kwargsrepr=f"job={job_id}")
+            self._app.send_task(ITERATE, **iteration_task(job_id, self.job(job_id).priority))
         except Exception as exc:  # kombu's and redis's errors alike: the job is stored
             raise PoolUnavailable(
                 f"job {job_id} is stored but could not be enqueued: {exc}",

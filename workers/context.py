@@ -45,11 +45,11 @@ def entry(record: EvaluatedRecord) -> Evaluated:
     )
 
 
-def device_facts(view: PoolView, backend: str) -> CpuFacts | GpuFacts:
-    """What the pool's first device of that backend says of itself; for a CPU, else this machine's."""
+def device_facts(view: PoolView, backend: str, label: str) -> CpuFacts | GpuFacts:
+    """What the pool's first device with that label says of itself; for a CPU, else this machine's."""
     for device in view.devices:
         facts = device.info.get("facts")
-        if device.info.get("backend") == backend and isinstance(facts, dict):
+        if label in device.labels and device.info.get("backend") == backend and isinstance(facts, dict):
             return TypeAdapter(CpuFacts if backend == "cpu" else GpuFacts).validate_python(facts)
     return cpu_facts() if backend == "cpu" else GpuFacts("unknown")
 

@@ -36,7 +36,7 @@ def store_decisions(client: redis.Redis, keys: Keys, store: Store, consumer: str
             names = ("devices", "validators", "profilers", "max_validate", "max_profile", "moved", "dropped")
             figures = {name: int(fields[name]) for name in names}
             decision = SchedulerDecision(scope=fields["scope"], policy=fields["policy"], **figures)
-            store.add_decision(decision, decided_at=float(fields["at"]))
+            store.add_decision(decision, decided_at=float(fields["at"]), key=f"{keys.prefix}:{entry}"[-64:])
             client.xack(keys.decisions, GROUP, entry)
             stored += 1
     return stored

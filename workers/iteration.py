@@ -14,42 +14,48 @@ import logging
 import threading
 import time
 from collections.abc import AsyncIterator, Awaitable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
 import structlog
 from celery import signals
 from kombu.exceptions import OperationalError
+from redis import Redis as SyncRedis
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
-from specgen.client import ITERATE
+from specgen.client import ITERATE, iteration_task
 from specgen.controller import termination
+from specgen.controller.budgets import Budget, Spent, keep
 from specgen.controller.cancelling import stop
 from specgen.controller.evaluations import Evaluations
 from specgen.controller.loop import Iteration, IterationOutcome, IterationPlan
 from specgen.errors import (
+    EnvironmentLacking,
     InfrastructureError,
     ModelUnavailable,
     ModelUnreachable,
     SettingsError,
     StaleLease,
+    StoreUnavailable,
     UserError,
 )
 from specgen.llm import Capabilities, OpenAICompatible, detect
-from specgen.scheduler.pool import RedisPool
+from specgen.scheduler.keys import Keys
+from specgen.scheduler.pool import PoolState, RedisPool, count
 from specgen.search import STOP, History, IterationResult, SearchAlgorithm, Step, resolve, rng_for
 from specgen.settings import ForkPolicy, ModelProfile, Settings, get_settings
 from specgen.store import IterationRecord, JobRecord, Store
-from specgen.types import EventKind, IterationReason, JobState
+from specgen.store.wishes import FULFILLED
+from specgen.types import EventKind, IterationReason, JobState, Wish
 from workers.app import app, send_request
 from workers.context import JobContext, device_facts, entry
 from workers.decisions import follow
 from workers.journal import LEASE_S, Journal, Stream, stored
 from workers.reconcile import keep_reconciling
 
-STOP_POLL_S = 0.5
+CONTROL_POLL_S = 0.5
 LONGEST_WAIT_S = 30.0
 OURS = (InfrastructureError, RedisError, OperationalError)  # never the job's fault: tried again
 MODEL_WAITS = 10  # attempts to reach the LLM before an iteration, or to ask it a side question
@@ -64,7 +70,7 @@ for _noisy in ("alembic", "httpx2"):  # a line for every store that is opened an
 def iterate(self: Any, job_id: str) -> str:
     """Run the job's next iteration, or the one that was left open. Returns what became of the job."""
     owner = f"{self.request.hostname}/{self.request.id}"
-    return asyncio.run(Runner(get_settings(), open_store(), job_id, owner).run())
+    return asyncio.run(Runner(get_settings(), await_store(job_id), job_id, owner).run())
 
 
 @lru_cache(maxsize=1)
@@ -73,9 +79,21 @@ def open_store() -> Store:
     return Store.open(get_settings().database)
 
 
+def await_store(job_id: str) -> Store:
+    """The same; a database that is down or not migrated yet is waited for, with a line in the log. Blocking."""
+    wait_s = 1.0
+    while True:
+        try:
+            return open_store()
+        except (StoreUnavailable, EnvironmentLacking) as exc:
+            log.warning("iteration_waits", job_id=job_id, error=exc.message, again_in_s=wait_s)
+            time.sleep(wait_s)
+            wait_s = min(2 * wait_s, LONGEST_WAIT_S)
+
+
 def send_iteration(job_id: str) -> None:
     """Enqueue the job's next iteration. Blocking."""
-    app.send_task(ITERATE, kwargs={"job_id": job_id}, queue="iterations", kwargsrepr=f"job={job_id}")
+    app.send_task(ITERATE, **iteration_task(job_id, open_store().control(job_id).priority))
 
 
 _ending = threading.Event()
@@ -98,8 +116,12 @@ def _end_watches(**_: Any) -> None:
     _ending.set()
 
 
-class Stopped(Exception):
-    """The user asked the job to stop."""
+class Asked(Exception):
+    """The user wants the job to end at once."""
+
+    def __init__(self, state: JobState) -> None:
+        super().__init__(state.value)
+        self.state = state
 
 
 @dataclass
@@ -111,6 +133,9 @@ class Runner:
     job_id: str
     owner: str
     token: int = 0
+    spent: Spent = field(default_factory=lambda: Spent(0, 0.0, 0.0))  # when this attempt began
+    evaluations: Evaluations | None = None  # of the iteration at hand
+    budget_told: str = ""  # which budget ended it, as it was seen then
 
     async def run(self) -> str:
         """Until the iteration is committed or the job is somebody else's: what is our own fault is tried again, with
@@ -121,7 +146,9 @@ class Runner:
             while True:
                 try:
                     return await self._attempt(events, give_up=failures >= MODEL_WAITS)
-                except StaleLease:
+                except StaleLease as exc:
+                    log.warning("write_refused", job_id=self.job_id, error=str(exc))
+                    await self._count("fence_refused")
                     return "another worker took it over"
                 except OURS as exc:
                     failures += isinstance(exc, ModelUnavailable)
@@ -137,10 +164,13 @@ class Runner:
             return f"already {job.state}"
         if not await self._lease():
             return "another worker has it"
+        tokens = await stored(self.store.tokens, self.job_id)
+        self.spent = Spent(tokens.total, job.active_s, time.monotonic())
         try:
-            state, reason = await self._beside(self._iterate(job, events), self._renew(), self._await_stop())
-        except Stopped:
-            state, reason = JobState.STOPPED, "stopped by the user"
+            state, reason = await self._beside(self._iterate(job, events), self._renew(), self._heed())
+        except Asked as exc:
+            state, reason = exc.state, f"{exc.state} by the user"
+            await self._clear()
         except UserError as exc:
             state, reason = JobState.FAILED, f"{exc.message} ({exc.hint})" if exc.hint else exc.message
         except OURS as exc:
@@ -153,7 +183,7 @@ class Runner:
         return await self._commit(state, reason, events)
 
     async def _lease(self) -> bool:
-        """Wait out a dead worker's lease; False where a live one keeps renewing it."""
+        """Wait out a dead worker's lease; False where a live one keeps renewing it, or the job has ended."""
         deadline = time.monotonic() + LEASE_S + 5.0
         while time.monotonic() < deadline:
             token = await asyncio.to_thread(self.store.acquire_lease, self.job_id, self.owner, LEASE_S)
@@ -166,12 +196,17 @@ class Runner:
     async def _renew(self) -> None:
         while True:
             await asyncio.sleep(LEASE_S / 4)
-            await stored(self.store.renew_lease, self.job_id, self.token, LEASE_S)
+            await stored(self.store.renew_lease, self.job_id, self.token, LEASE_S, self.spent.seconds_now())
 
-    async def _await_stop(self) -> None:
-        while not await stored(self.store.stop_requested, self.job_id):  # noqa: ASYNC110  another process says so
-            await asyncio.sleep(STOP_POLL_S)
-        raise Stopped
+    async def _heed(self) -> None:
+        """What the user changes meanwhile; a pause waits for the boundary (`_commit`)."""
+        while True:
+            control = await stored(self.store.control, self.job_id)
+            if control.wish in (Wish.STOP, Wish.CANCEL):
+                raise Asked(FULFILLED[control.wish])
+            if self.evaluations is not None:
+                self.evaluations.priority = control.priority
+            await asyncio.sleep(CONTROL_POLL_S)
 
     async def _beside(self, work: Awaitable[tuple[JobState, str]], *guards: Awaitable[None]) -> tuple[JobState, str]:
         """Run ``work``; the first guard that raises ends it."""
@@ -186,14 +221,32 @@ class Runner:
         finally:
             await stop((main, *others))
 
+    async def _clear(self) -> None:
+        """What an earlier attempt, which died, had left in the pool: this one may not have come to open its scope."""
+        await stored(self.store.renew_lease, self.job_id, self.token, LEASE_S)
+        with PoolState(self.settings.redis, self.settings.prefix) as pool:
+            for record in await stored(self.store.iterations, self.job_id):
+                scope = f"{self.job_id}/{record.iteration}"
+                if not record.closed and scope in await asyncio.to_thread(pool.open_scopes):
+                    await asyncio.to_thread(pool.close_scope, scope)
+
     async def _commit(self, state: JobState, reason: str, events: Stream) -> str:
-        await asyncio.to_thread(self.store.set_state, self.job_id, state, reason, self.token)
-        await asyncio.to_thread(self.store.release_lease, self.job_id, self.token)
+        """The boundary is behind us: let the job go, to rest where the user wants it to."""
+        state, reason = await stored(
+            self.store.settle, self.job_id, state, reason, self.token, self.spent.seconds_now()
+        )
         if state.terminal:
             await events.publish(EventKind.JOB, state=state.value, reason=reason)
         else:
             await asyncio.to_thread(send_iteration, self.job_id)
         return f"{state}: {reason}"
+
+    async def _count(self, name: str, n: int = 1) -> None:
+        def call() -> None:
+            with SyncRedis.from_url(self.settings.redis) as client:
+                count(client, Keys(self.settings.prefix), name, n)
+
+        await asyncio.to_thread(call)
 
     # ------------------------------------------------------------------------------------------ one iteration
 
@@ -203,6 +256,8 @@ class Runner:
         done = await asyncio.to_thread(self.store.iterations, self.job_id)
         if (end := await self._ended(job, done)) is not None:
             return end
+        if all(record.closed for record in done) and (await stored(self.store.control, self.job_id)).wish:
+            return JobState.RUNNING, ""  # at a boundary already: `_commit` does what the user wishes
         evaluated = await asyncio.to_thread(self.store.evaluated, self.job_id)
         closed = [record for record in done if record.closed]
         # what a torn iteration had measured is known to the store, but to the search only once it closes
@@ -212,8 +267,8 @@ class Runner:
         profile = self._profile(job)
         model = await self._connect(profile)
         try:
-            async with closing_pool(self.settings) as pool:
-                device = device_facts(await pool.view(), job.spec.problem.backend)
+            async with closing_pool(self.settings, job.spec.label) as pool:
+                device = device_facts(await pool.view(), job.spec.problem.backend, job.spec.label)
             context = JobContext(job, self.store, model, history, self.token, device)
             record = await self._open(job, len(closed), done, search, context)
             if record is None:
@@ -224,27 +279,32 @@ class Runner:
         finally:
             await model.aclose()
         await self._close(record, search, history, outcome, events)
+        if outcome.reason is IterationReason.BUDGET:
+            return JobState.DONE, await self._over_budget(job)
         return JobState.RUNNING, f"iteration {record.iteration + 1} of {job.spec.iterations} closed"
 
     async def _ended(self, job: JobRecord, done: tuple[IterationRecord, ...]) -> tuple[JobState, str] | None:
         """Whether a budget is spent, or the model fails again and again."""
-        closed = [record for record in done if record.closed]
-        reasons = [record.reason for record in closed]
+        reasons = [record.reason for record in done if record.closed]
         if len(reasons) >= MODEL_FAILURES and set(reasons[-MODEL_FAILURES:]) == {IterationReason.MODEL_FAILED}:
             return JobState.FAILED, f"the model failed in {MODEL_FAILURES} iterations in a row"
-        spent = (await asyncio.to_thread(self.store.tokens, self.job_id)).total
-        best = await asyncio.to_thread(self.store.best, self.job_id)
-        told = f"best {best.speedup:.3f}x" if best else "no valid kernel"
-        if len(closed) >= job.spec.iterations:
+        if len(reasons) >= job.spec.iterations:
             if set(reasons) == {IterationReason.NO_CODE}:
-                told = "the model never produced code"
-            return JobState.DONE, f"iteration budget reached: {told}"
-        if job.spec.token_budget is not None and spent >= job.spec.token_budget:
-            return JobState.DONE, f"token budget reached ({spent} tokens): {told}"
-        elapsed = sum((r.closed_at - r.opened_at).total_seconds() for r in closed if r.closed_at)
-        if job.spec.time_budget_s is not None and elapsed >= job.spec.time_budget_s:
-            return JobState.DONE, f"time budget reached ({elapsed:.0f} s): {told}"
+                return JobState.DONE, "iteration budget reached: the model never produced code"
+            return JobState.DONE, f"iteration budget reached: {await self._told_best()}"
+        if IterationReason.BUDGET in reasons[-1:] or Budget.of(job.spec).reached(self.spent.tokens, self.spent.seconds):
+            return JobState.DONE, await self._over_budget(job)
         return None
+
+    async def _over_budget(self, job: JobRecord) -> str:
+        """Which budget, as it stands in the store now, and what the job came to."""
+        tokens = (await stored(self.store.tokens, self.job_id)).total
+        told = Budget.of(job.spec).reached(tokens, self.spent.seconds_now()) or self.budget_told or "budget reached"
+        return f"{told}: {await self._told_best()}"
+
+    async def _told_best(self) -> str:
+        best = await stored(self.store.best, self.job_id)
+        return f"best {best.speedup:.3f}x" if best else "no valid kernel"
 
     async def _connect(self, profile: ModelProfile) -> OpenAICompatible:
         """What the server can do is asked once a process: later, an LLM that is away is a failed generation."""
@@ -307,12 +367,29 @@ class Runner:
             max_tokens=job.spec.max_tokens,
             speculation=job.spec.speculation,
         )
-        async with closing_pool(self.settings) as pool:
-            evaluations = Evaluations(
-                self.job_id, record.iteration, job.spec.problem, self.settings.evaluation, pool, journal
+        async with closing_pool(self.settings, job.spec.label) as pool:
+            self.evaluations = evaluations = Evaluations(
+                self.job_id,
+                record.iteration,
+                job.spec.problem,
+                self.settings.evaluation,
+                pool,
+                journal,
+                label=job.spec.label,
+                priority=(await stored(self.store.control, self.job_id)).priority,
             )
             await pool.open(evaluations.scope)
-            return await Iteration(plan, model, pool, evaluations, journal, events).run()
+            iteration = Iteration(plan, model, pool, evaluations, journal, events)
+            guard = asyncio.ensure_future(keep(Budget.of(job.spec), self.spent, iteration))
+            try:
+                return await iteration.run()
+            finally:
+                self.evaluations = None
+                if guard.done():
+                    self.budget_told = guard.result()
+                await stop((guard,))
+                if evaluations.resent:
+                    await self._count("resent", evaluations.resent)
 
     async def _close(
         self,
@@ -357,9 +434,9 @@ class Runner:
 
 
 @contextlib.asynccontextmanager
-async def closing_pool(settings: Settings) -> AsyncIterator[RedisPool]:
-    """The pool, for this event loop."""
-    pool = RedisPool(settings.redis, send_request, prefix=settings.prefix, order=settings.pool.order)
+async def closing_pool(settings: Settings, label: str) -> AsyncIterator[RedisPool]:
+    """The pool of devices with that label, for this event loop."""
+    pool = RedisPool(settings.redis, send_request, prefix=settings.prefix, order=settings.pool.order, label=label)
     try:
         yield pool
     finally:

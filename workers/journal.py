@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ParamSpec, TypeVar
@@ -31,7 +32,8 @@ T = TypeVar("T")
 
 
 async def stored(call: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
-    """A call of the store, in a thread, for as long as it takes to reach the database."""
+    """A call of the store, in a thread, for as long as it takes to reach the database. It may run twice, its first
+    commit unacknowledged: what it is called with makes that harmless (ids and row keys are made by the caller)."""
     return await patiently(lambda: asyncio.to_thread(call, *args, **kwargs))
 
 
@@ -48,7 +50,10 @@ class Journal:
 
     async def trigger(self, trigger: Trigger, launched: int) -> int:
         """A row of ``triggers``."""
-        return await stored(self.store.add_trigger, self.job_id, self.iteration, trigger, launched, token=self.token)
+        key = uuid.uuid4().hex
+        return await stored(
+            self.store.add_trigger, self.job_id, self.iteration, trigger, launched, token=self.token, key=key
+        )
 
     async def generation_started(self, origin: Origin, *, seed: int, prefix_chars: int, trigger_id: int | None) -> int:
         """A row of ``generations``."""
@@ -63,6 +68,7 @@ class Journal:
             model=self.model,
             template_hash=self.template_hash,
             token=self.token,
+            key=uuid.uuid4().hex,
         )
 
     async def generation_finished(self, generation_id: int, record: GenerationRecord) -> None:

@@ -1,4 +1,4 @@
-"""Commands that read the store: jobs, show, best, stop."""
+"""Commands about jobs that exist: jobs, show, best, pause, stop, cancel, priority."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from specgen.errors import UserError
 from specgen.report.table import job_table
 from specgen.settings import get_settings
 from specgen.store import Store
+from specgen.types import JobState
 
 console = terminal()
 
@@ -29,10 +30,11 @@ def jobs() -> None:
     """All jobs, newest last."""
     with contextlib.closing(_store()) as store:
         table = Table()
-        for column in ("job", "problem", "search", "state", "reason"):
+        for column in ("job", "problem", "search", "priority", "state", "wish", "reason"):
             table.add_column(column)
         for job in store.jobs():
-            table.add_row(job.id, job.spec.problem.name, job.spec.search, job.state.value, job.reason or "")
+            name, priority = job.spec.problem.name, f"{job.priority:+d}" if job.priority else "0"
+            table.add_row(job.id, name, job.spec.search, priority, job.state.value, job.wish.value, job.reason or "")
         console.print(table)
 
 
@@ -59,10 +61,43 @@ def best(
             sys.stdout.write(kernel.source)  # to the letter: it may go into a file
 
 
+JobId = Annotated[str, typer.Argument(metavar="JOB")]
+
+
 @app.command()
-def stop(job_id: Annotated[str, typer.Argument(metavar="JOB")]) -> None:
-    """Stop a running job; `specgen resume` goes on with it."""
+def pause(job_id: JobId) -> None:
+    """Let a job rest at its next boundary; `specgen resume` goes on with it."""
     with contextlib.closing(Client()) as client:
-        client.job(job_id)
-        client.stop(job_id)
-        console.print(f"{job_id} will stop; go on with: specgen resume {job_id}", markup=False)
+        _told(job_id, client.pause(job_id), "will pause at the boundary of its iteration")
+
+
+@app.command()
+def stop(job_id: JobId) -> None:
+    """Stop a job at once; `specgen resume` goes on with it."""
+    with contextlib.closing(Client()) as client:
+        _told(job_id, client.stop(job_id), "will stop")
+
+
+@app.command()
+def cancel(job_id: JobId) -> None:
+    """Stop a job at once and for good."""
+    with contextlib.closing(Client()) as client:
+        _told(job_id, client.cancel(job_id), "will be cancelled")
+
+
+@app.command(context_settings={"ignore_unknown_options": True})
+def priority(
+    job_id: JobId,
+    number: Annotated[int, typer.Argument(metavar="N", help="-9 to 9; higher goes first")],
+) -> None:
+    """Change a job's priority: of its requests and iterations from now on."""
+    with contextlib.closing(Client()) as client:
+        client.set_priority(job_id, number)
+    console.print(f"{job_id} has priority {number}", markup=False)
+
+
+def _told(job_id: str, state: JobState, will: str) -> None:
+    """What has happened, or what its worker will do within a second or at the boundary."""
+    gone = state is JobState.CANCELLED or "cancel" in will
+    again = "" if gone else f"; go on with: specgen resume {job_id}"
+    console.print(f"{job_id} {f'is {state}' if state.terminal else will}{again}", markup=False)

@@ -53,6 +53,9 @@ def run(
     backend: Annotated[str, typer.Option(help="cpu or cuda")] = "cpu",
     tolerance: Annotated[float, typer.Option(help="absolute and relative; 0: the problem's default")] = 0.0,
     token_budget: Annotated[int, typer.Option(help="end the job after that many tokens; 0: none")] = 0,
+    time_budget: Annotated[float, typer.Option(help="end the job after that many seconds of work; 0: none")] = 0.0,
+    device: Annotated[str, typer.Option(help="label of the devices that may serve it, such as h200")] = "",
+    priority: Annotated[int, typer.Option(min=-9, max=9, help="higher goes first")] = 0,
     prompts: Annotated[str, typer.Option(help="folder of your own templates, looked up first")] = "",
     sandbox: Annotated[str, typer.Option(help="bubblewrap, or none (your own decision)")] = "",
     home: Annotated[str, typer.Option(help="folder of the embedded system's state")] = "",
@@ -81,6 +84,9 @@ def run(
         seed=seed,
         max_tokens=max_tokens,
         token_budget=token_budget or None,
+        time_budget_s=time_budget or None,
+        device=device,
+        priority=priority,
         prompt_dir=str(Path(prompts).resolve()) if prompts else "",
     )
     with _system(settings, access, Synthetic(synthetic, seed, success) if synthetic else None, spec) as (client, stack):
@@ -108,12 +114,12 @@ def resume(
     home: Annotated[str, typer.Option(help="folder of the embedded system's state")] = "",
     synthetic: Annotated[float, typer.Option(help="speed of the synthetic model server, instead of an LLM")] = 0.0,
 ) -> None:
-    """Go on with a job that was stopped (Ctrl-C) or whose processes were killed."""
+    """Go on with a job that was paused, stopped (Ctrl-C too) or failed, or whose processes were killed."""
     settings = configure(home, "")
     with contextlib.closing(Client(settings)) as reader:  # before anything is started: is there such a job?
         job = reader.job(job_id)
-        if job.state is JobState.DONE:
-            raise UserError(f"job {job_id} is done: {job.reason}", "submit a new one")
+        if job.state in (JobState.DONE, JobState.CANCELLED):
+            raise UserError(f"job {job_id} is {job.state}: {job.reason}", "submit a new one")
     if not synthetic and not base_url and job.spec.model == SYNTHETIC:
         synthetic = 60.0
     access = None if synthetic else access_of(settings, job.spec.llm_profile, base_url, job.spec.model, api_key)
@@ -185,7 +191,8 @@ def _follow(client: Client, job_id: str, settings: Settings, stack: Stack | None
     except KeyboardInterrupt:
         url = stack.model.base_url if stack is not None and stack.model is not None and not stack.synthetic else ""
         again = {"--home": os.environ.get("SPECGEN_HOME", ""), "--base-url": url}
-        client.stop(job_id)
+        with contextlib.suppress(UserError):  # it has ended meanwhile
+            client.stop(job_id)
         with contextlib.suppress(TimeoutError):
             client.wait(job_id, timeout_s=15.0)
         flags = "".join(f" {name} {value}" for name, value in again.items() if value)
@@ -206,5 +213,7 @@ def _conclude(client: Client, job_id: str, settings: Settings) -> None:
         console.print(str(path), markup=False, soft_wrap=True)
     else:
         console.print(f"no valid kernel: {job.reason}", markup=False)
+    if job.state in (JobState.PAUSED, JobState.STOPPED):
+        console.print(f"{job.reason}; go on with: specgen resume {job_id}", markup=False)
     if job.state is not JobState.DONE:
         raise typer.Exit(3)

@@ -16,7 +16,7 @@ from specgen.controller.ports import Pool, Recorder
 from specgen.settings import EvaluationPolicy
 from specgen.types import EvaluationRequest, EvaluationResult, Origin, Phase, ProblemSpec, Status
 
-LOST_AFTER_S = 15.0  # an idle, empty pool that owes us an outcome that long has lost it
+ASK_AFTER_S, ASK_EVERY_S = 5.0, 2.0  # whether the pool still knows a request that it owes us an outcome for
 INFRA_RETRIES = 2  # further requests after a result that was our own fault
 
 
@@ -28,6 +28,7 @@ class Pending:
     origins: list[Origin]  # one per generation of this iteration that gave this source
     retries: int = 0
     sent_at: float = field(default_factory=time.monotonic)
+    missed: bool = False  # the pool did not know it when it was asked last
 
 
 @dataclass(frozen=True)
@@ -53,6 +54,10 @@ class Evaluations:
     policy: EvaluationPolicy
     pool: Pool
     recorder: Recorder
+    label: str = "cpu"  # of the devices that serve this job
+    priority: int = 0  # of the requests from now on
+    resent: int = 0
+    asked_at: float = 0.0
     pending: dict[str, Pending] = field(default_factory=dict)
     settled: dict[str, EvaluationResult] = field(default_factory=dict)
 
@@ -87,6 +92,8 @@ class Evaluations:
             origin=origin,
             source=source,
             problem=self.problem,
+            label=self.label,
+            priority=self.priority,
             time_budget_s=self.policy.validate_budget_s if validate else self.policy.profile_budget_s,
             warmups=self.policy.warmups,
             timed_runs=self.policy.timed_runs,
@@ -95,7 +102,15 @@ class Evaluations:
 
     async def _submit(self, request: EvaluationRequest) -> None:
         await self.recorder.request(request)
-        await patiently(lambda: self.pool.submit(request))
+        await patiently(lambda: self._send(request))
+
+    async def _send(self, request: EvaluationRequest) -> None:
+        """Nobody but us may close our scope while we run. Where it is closed all the same, a worker that had lost the
+        job was frozen between its last look at the lease and its boundary: it is opened again, for the lease is ours.
+        """
+        while not await self.pool.submit(request):
+            await self.recorder.confirm()
+            await self.pool.open(self.scope)
 
     async def outcomes(self) -> AsyncIterator[tuple[EvaluationResult, Outcome | None]]:
         """Every result of the scope as it returns, with the outcome where the result settles its candidate."""
@@ -125,18 +140,21 @@ class Evaluations:
         self.settled[result.candidate_id] = result
         return Outcome(result.candidate_id, tuple(pending.origins), result, fresh=True)
 
-    async def resend(self, *, idle: bool) -> int:
-        """Enqueue again, under their own ids, requests that the pool may have lost (Redis was wiped, or restarted
-        without its last second); one that is still queued or running is not doubled. Returns how many.
-
-        ``idle``: nothing is queued and nothing runs, so whatever we wait for is lost; else a request is given its time
-        budget first.
-        """
-        now, again = time.monotonic(), 0
-        for pending in list(self.pending.values()):
-            patience_s = LOST_AFTER_S + (0.0 if idle else pending.request.time_budget_s)
-            if now - pending.sent_at > patience_s:
-                pending.sent_at = now
-                await self.pool.submit(pending.request)
-                again += 1
-        return again
+    async def resend(self) -> int:
+        """Enqueue again, under their own ids, requests that the pool has lost (Redis was wiped, or restarted without
+        its last second): those that are neither queued nor leased nor being evaluated, twice in a row, so that a result
+        on its way to us is not taken for a loss. Returns how many."""
+        now = time.monotonic()
+        if now - self.asked_at < ASK_EVERY_S:
+            return 0
+        self.asked_at = now
+        waiting = {p.request.request_id: p for p in self.pending.values() if now - p.sent_at > ASK_AFTER_S}
+        missing = await self.pool.missing(list(waiting)) if waiting else set()
+        lost = [pending for name, pending in waiting.items() if name in missing and pending.missed]
+        for name, pending in waiting.items():
+            pending.missed = name in missing
+        for pending in lost:
+            pending.sent_at, pending.missed = now, False
+            await self._send(pending.request)
+        self.resent += len(lost)
+        return len(lost)

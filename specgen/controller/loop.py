@@ -24,6 +24,7 @@ from specgen.settings import ForkPolicy
 from specgen.types import EventKind, IterationReason, Origin, Prompt, Status, Trigger, TriggerClass, Usage
 
 TICK_S = 0.25  # how often idle devices are looked for and progress is told
+TELL_AGAIN_S = 60.0  # that no device is here
 
 
 @dataclass(frozen=True)
@@ -69,6 +70,8 @@ class Iteration:
     refused: bool = False  # the server refuses forks of this prompt (its context is too long, say)
     main_failure: str = ""
     _trace: list[str] = field(default_factory=list)
+    _receipts: list[Receipt] = field(default_factory=list)
+    _told_at: float | None = None
     _boundary: asyncio.Future[IterationReason] = field(init=False)
     _forks: set[asyncio.Task[None]] = field(default_factory=set)
     _fork_count: int = 0
@@ -107,6 +110,16 @@ class Iteration:
         if not self._boundary.done():
             self._boundary.set_result(reason)
 
+    def end_for_budget(self) -> None:
+        """The job's budget is spent: a boundary here and now, with what was measured. Nothing if one is under way."""
+        self._end(IterationReason.BUDGET)
+
+    @property
+    def tokens(self) -> int:
+        """Prompt and completion tokens of this attempt's generations, those that still run included."""
+        usages = [receipt.stream.usage for receipt in self._receipts if receipt.stream is not None]
+        return sum(usage.prompt_tokens + usage.completion_tokens for usage in usages)
+
     def _fail(self, task: asyncio.Task[None]) -> None:
         """A part of the iteration that raises ends the iteration with its error."""
         if not task.cancelled() and (error := task.exception()) is not None and not self._boundary.done():
@@ -120,7 +133,7 @@ class Iteration:
             Origin.MAIN, seed=self.plan.seed, prefix_chars=0, trigger_id=None
         )
         parser = TriggerParser(self.plan.policy.classes) if self._speculates else None
-        receipt = Receipt()
+        receipt = self._receipt()
         try:
             async with self.model.main(
                 self.plan.prompt, seed=self.plan.seed, max_tokens=self.plan.max_tokens
@@ -202,7 +215,7 @@ class Iteration:
         generation = await self.recorder.generation_started(
             Origin.FORK, seed=seed, prefix_chars=len(prefix), trigger_id=trigger_id
         )
-        receipt, block, source = Receipt(), FirstBlock(), None
+        receipt, block, source = self._receipt(), FirstBlock(), None
         try:
             async with self.model.fork(self.plan.prompt, prefix, seed=seed, max_tokens=self.plan.max_tokens) as stream:
                 receipt.stream = stream
@@ -229,6 +242,10 @@ class Iteration:
             await self._outcome(known)
         elif answer.source is None:
             self._answered()
+
+    def _receipt(self) -> Receipt:
+        self._receipts.append(Receipt())
+        return self._receipts[-1]
 
     def _answered(self) -> None:
         """A fork is settled; where the main stream broke, the last one to settle is the boundary."""
@@ -294,10 +311,10 @@ class Iteration:
                 queued = pool.validate_queue + pool.profile_queue
                 if self.gate.idle(pool.devices - pool.busy - queued - pool.claims, time.monotonic()) and self._trace:
                     await self._trigger(Trigger(TriggerClass.IDLE, len(self.trace)))
-                if pool.devices:
-                    await self.evaluations.resend(idle=not queued and not pool.busy)
+                await self.evaluations.resend()
             except PoolUnavailable:
                 continue  # Redis is away: the generation goes on
+            await self._tell_lack(pool.devices)
             await self.events.publish(
                 EventKind.PROGRESS,
                 reasoning_chars=len(self.trace),
@@ -310,6 +327,15 @@ class Iteration:
                 validate_queue=pool.validate_queue,
                 profile_queue=pool.profile_queue,
             )
+
+    async def _tell_lack(self, devices: int) -> None:
+        """That no device can serve this job now, instead of waiting in silence."""
+        now = time.monotonic()
+        if devices:
+            self._told_at = None
+        elif self._told_at is None or now - self._told_at > TELL_AGAIN_S:
+            self._told_at = now
+            await self.events.publish(EventKind.WAITING, reason=f"no device labelled {self.evaluations.label} is here")
 
 
 @dataclass

@@ -55,8 +55,14 @@ class Model(Protocol):
 class Pool(Protocol):
     """The devices, as one job's iteration sees them."""
 
+    async def open(self, scope: str) -> int:
+        """Requests of the scope are taken from now on; claims of an earlier attempt are void."""
+
     async def submit(self, request: EvaluationRequest) -> bool:
         """Enqueue; False if the scope is closed already (nothing was enqueued)."""
+
+    async def missing(self, request_ids: list[str]) -> set[str]:
+        """Those that are neither queued, nor leased, nor being evaluated: answered a moment ago, or lost."""
 
     def results(self, scope: str) -> AsyncIterator[EvaluationResult]:
         """Results of the scope as they return, from the first on; ends only by cancellation."""

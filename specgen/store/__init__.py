@@ -16,6 +16,7 @@ from specgen.store.queries import Queries
 from specgen.store.records import (
     BestKernel,
     CandidateRecord,
+    Control,
     EvaluatedRecord,
     GenerationRow,
     IterationRecord,
@@ -50,6 +51,7 @@ class Store(Queries, Iterations, Outcomes):
 __all__ = [
     "BestKernel",
     "CandidateRecord",
+    "Control",
     "EvaluatedRecord",
     "GenerationRow",
     "IterationRecord",

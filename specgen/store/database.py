@@ -24,6 +24,7 @@ from specgen.store import tables as t
 
 BUSY_TIMEOUT_MS = 30_000
 CONNECT_TIMEOUT_S = 5
+READ_ONLY = "25006"  # what a Postgres that is only a standby answers to a write
 
 
 def now() -> datetime:
@@ -97,14 +98,15 @@ def _postgres(url: URL) -> Engine:
 
 @contextmanager
 def reachable() -> Iterator[None]:
-    """Turns what the driver raises when the database is away, locked or dead-locked into StoreUnavailable."""
+    """Turns what the driver raises when the database is away, locked, dead-locked or out of disk into
+    StoreUnavailable."""
     try:
         yield
     except (OperationalError, InterfaceError, PoolTimeout) as exc:
         reason = str(getattr(exc, "orig", None) or exc).strip().splitlines()[0]
         raise StoreUnavailable(f"the database cannot be used: {reason}", "is it running, and the URL right?") from exc
     except DBAPIError as exc:
-        if exc.connection_invalidated:
+        if exc.connection_invalidated or getattr(exc.orig, "sqlstate", None) == READ_ONLY:
             raise StoreUnavailable(f"the database broke off: {exc.orig}", "is it running?") from exc
         raise
 
@@ -165,6 +167,16 @@ class Database:
         insert = sqlite.insert if connection.dialect.name == "sqlite" else postgresql.insert
         statement = insert(table).values(row).on_conflict_do_nothing().returning(*table.primary_key.columns)
         return connection.execute(statement).first() is not None
+
+    def _insert_once(self, connection: Connection, table: Table, row: Mapping[str, object]) -> int:
+        """Insert and return the id; where a row of the same ``row_key`` is there (the commit of an earlier attempt was
+        done, its acknowledgement lost), that one's."""
+        insert = sqlite.insert if connection.dialect.name == "sqlite" else postgresql.insert
+        statement = insert(table).values(row).on_conflict_do_nothing(index_elements=["row_key"])
+        made: int | None = connection.execute(statement.returning(table.c.id)).scalar()
+        if made is None:
+            made = connection.execute(select(table.c.id).where(table.c.row_key == row["row_key"])).scalar_one()
+        return made
 
 
 def no_job(job_id: str) -> UserError:

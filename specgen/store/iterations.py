@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import insert, select, update
+from sqlalchemy import select, update
 
 from specgen.store import tables as t
 from specgen.store.database import Database, from_unix, now
@@ -81,8 +81,13 @@ class Iterations(Database):
 
     # ------------------------------------------------------------------------------------------ generations
 
-    def add_trigger(self, job_id: str, iteration: int, trigger: Trigger, launched: int, *, token: int) -> int:
-        """Store a trigger and how many forks it launched (0: the brake held it back); returns its id."""
+    def add_trigger(
+        self, job_id: str, iteration: int, trigger: Trigger, launched: int, *, token: int, key: str | None = None
+    ) -> int:
+        """Store a trigger and how many forks it launched (0: the brake held it back); returns its id.
+
+        ``key`` makes the call repeatable: a second one under the same key stores nothing and returns the first's id.
+        """
         row = {
             "job_id": job_id,
             "iteration": iteration,
@@ -91,9 +96,10 @@ class Iterations(Database):
             "text": trigger.text,
             "launched": launched,
             "fired_at": now(),
+            "row_key": key,
         }
         with self._fenced(job_id, token) as connection:
-            return int(connection.execute(insert(t.triggers).returning(t.triggers.c.id), row).scalar_one())
+            return self._insert_once(connection, t.triggers, row)
 
     def start_generation(
         self,
@@ -107,8 +113,10 @@ class Iterations(Database):
         prefix_chars: int = 0,
         trigger_id: int | None = None,
         token: int,
+        key: str | None = None,
     ) -> int:
-        """Store that a stream was asked for; returns its id. ``prefix_chars`` is the length of π (0 for a main)."""
+        """Store that a stream was asked for; returns its id. ``prefix_chars`` is the length of π (0 for a main);
+        ``key`` as in `add_trigger`."""
         row = {
             "job_id": job_id,
             "iteration": iteration,
@@ -119,9 +127,10 @@ class Iterations(Database):
             "template_hash": template_hash,
             "prefix_chars": prefix_chars,
             "started_at": now(),
+            "row_key": key,
         }
         with self._fenced(job_id, token) as connection:
-            return int(connection.execute(insert(t.generations).returning(t.generations.c.id), row).scalar_one())
+            return self._insert_once(connection, t.generations, row)
 
     def finish_generation(
         self,
@@ -174,9 +183,11 @@ class Iterations(Database):
 
     # ------------------------------------------------------------------------------------------ scheduler
 
-    def add_decision(self, decision: SchedulerDecision, decided_at: float | None = None) -> int:
+    def add_decision(
+        self, decision: SchedulerDecision, decided_at: float | None = None, *, key: str | None = None
+    ) -> int:
         """Store a reallocation of ``decided_at`` (unix seconds; None: now); returns its id. The pool belongs to all
-        jobs: no token."""
+        jobs: no token. ``key`` as in `add_trigger`."""
         row = {
             "decided_at": now() if decided_at is None else from_unix(decided_at),
             "scope": decision.scope,
@@ -188,10 +199,10 @@ class Iterations(Database):
             "max_profile": decision.max_profile,
             "moved": decision.moved,
             "dropped": decision.dropped,
+            "row_key": key,
         }
         with self._write() as connection:
-            adding = insert(t.scheduler_decisions).returning(t.scheduler_decisions.c.id)
-            return int(connection.execute(adding, row).scalar_one())
+            return self._insert_once(connection, t.scheduler_decisions, row)
 
 
 def _key(job_id: str, iteration: int) -> tuple[Any, Any]:

@@ -2,14 +2,16 @@
 
 ::
 
-    queued ──▶ running ──▶ done            (final)
-      ▲  │        │ └────▶ failed ─┐
-      │  └──┬─────┘                ├─ resume ─▶ queued | running
-      │     └───▶ stopped ─────────┘
+    queued ──▶ running ──▶ done                    (final)
+      ▲ │         │ ├────▶ failed ─────────┐
+      │ └────┬────┘ └────▶ paused ─────────┤
+      │      ├───────────▶ stopped ────────┼─ resume ─▶ queued
+      │      └───────────▶ cancelled ◀─────┘           (final)
       └────────── redelivered
 
 A lease says which iteration worker may write for a job. Its fencing token grows with every acquisition; a writer whose
-token is not the newest is refused (StaleLease), however long it slept. Not here: what a running job writes.
+token is not the newest is refused (StaleLease), however long it slept. Not here: what a running job
+writes, what the user wishes (wishes.py).
 """
 
 from __future__ import annotations
@@ -24,15 +26,19 @@ from specgen.errors import StaleLease, UserError
 from specgen.store import tables as t
 from specgen.store.database import Database, no_job, now
 from specgen.store.records import JobRecord
-from specgen.types import JobSpec, JobState
+from specgen.types import JobSpec, JobState, Wish
 
 IDS_PER_DAY = 0x10000
+BY_USER = (JobState.PAUSED, JobState.STOPPED, JobState.CANCELLED)
+RESUMABLE = (JobState.QUEUED, JobState.RUNNING, JobState.CANCELLED)
 NEXT: dict[JobState, tuple[JobState, ...]] = {
-    JobState.QUEUED: (JobState.RUNNING, JobState.STOPPED, JobState.FAILED),
-    JobState.RUNNING: (JobState.QUEUED, JobState.STOPPED, JobState.DONE, JobState.FAILED),
-    JobState.STOPPED: (JobState.QUEUED, JobState.RUNNING),
-    JobState.FAILED: (JobState.QUEUED, JobState.RUNNING),
+    JobState.QUEUED: (JobState.RUNNING, JobState.FAILED, *BY_USER),
+    JobState.RUNNING: (JobState.QUEUED, JobState.DONE, JobState.FAILED, *BY_USER),
+    JobState.PAUSED: RESUMABLE,
+    JobState.STOPPED: RESUMABLE,
+    JobState.FAILED: RESUMABLE,
     JobState.DONE: (),
+    JobState.CANCELLED: (),
 }
 
 
@@ -54,6 +60,7 @@ class Jobs(Database):
             for attempt in range(IDS_PER_DAY):
                 name = short_id(spec.problem.name, created, attempt)
                 row = dict(_spec_columns(spec), id=name, state=JobState.QUEUED.value, created_at=created)
+                row["priority"] = spec.priority
                 if self._insert_new(connection, t.jobs, row):
                     return name
         raise UserError(f"no id is left for {spec.problem.name!r} today", "give the problem another name")
@@ -77,15 +84,17 @@ class Jobs(Database):
     # ------------------------------------------------------------------------------------------ leases
 
     def acquire_lease(self, job_id: str, owner: str, ttl_s: float) -> int | None:
-        """The new fencing token, or None while another owner's lease lives. Taking it again outdates the old token."""
+        """The new fencing token; None while another owner's lease lives, or where the job has ended. Taking it again
+        outdates the old token."""
         jobs = t.jobs.c
         with self._write() as connection:
             self._lock_job(connection, job_id)
             clock = self._clock(connection)
             free = or_(jobs.lease_owner.is_(None), jobs.lease_owner == owner, jobs.lease_expires_at <= clock)
+            alive = jobs.state.in_([state.value for state in JobState if not state.terminal])
             grant = (
                 update(t.jobs)
-                .where(jobs.id == job_id, free)
+                .where(jobs.id == job_id, free, alive)
                 .values(
                     fencing_token=jobs.fencing_token + 1,
                     lease_owner=owner,
@@ -96,11 +105,14 @@ class Jobs(Database):
             token: int | None = connection.execute(grant).scalar()
             return token
 
-    def renew_lease(self, job_id: str, token: int, ttl_s: float) -> None:
-        """Prolong it to ``ttl_s`` from now. Raises StaleLease."""
+    def renew_lease(self, job_id: str, token: int, ttl_s: float, active_s: float | None = None) -> None:
+        """Prolong it to ``ttl_s`` from now; ``active_s`` is how long the job has been worked on, over all attempts.
+        Raises StaleLease."""
         with self._fenced(job_id, token) as connection:
-            until = self._clock(connection) + timedelta(seconds=ttl_s)
-            connection.execute(update(t.jobs).where(t.jobs.c.id == job_id).values(lease_expires_at=until))
+            values: dict[str, object] = {"lease_expires_at": self._clock(connection) + timedelta(seconds=ttl_s)}
+            if active_s is not None:
+                values["active_s"] = active_s
+            connection.execute(update(t.jobs).where(t.jobs.c.id == job_id).values(values))
 
     def release_lease(self, job_id: str, token: int) -> None:
         """Let others have it at once. Raises StaleLease."""
@@ -123,35 +135,34 @@ class Jobs(Database):
             old = JobState(row.state)
             if state is not old and state not in NEXT[old]:
                 raise UserError(f"job {job_id} is {old}: it cannot become {state}", "submit a new job")
-            connection.execute(update(t.jobs).where(t.jobs.c.id == job_id).values(_moved(row, state, reason)))
+            self._move(connection, job_id, state, moved(row, state, reason))
 
     def _may_move(self, connection: Connection, row: Any, token: int | None) -> None:
-        held = row.lease_owner is not None and row.lease_expires_at > self._clock(connection)
-        if (token is None and held) or (token is not None and token != row.fencing_token):
+        if (token is None and self._held(connection, row)) or (token is not None and token != row.fencing_token):
             raise StaleLease(f"job {row.id}: token {token} is not the newest ({row.fencing_token}, {row.lease_owner})")
 
-    def request_stop(self, job_id: str, asked: bool = True) -> None:
-        """Ask the job's worker to stop cleanly, or take that back (as does a resume: `set_state` to queued)."""
-        with self._write() as connection:
-            self._lock_job(connection, job_id)
-            connection.execute(update(t.jobs).where(t.jobs.c.id == job_id).values(stop_requested=asked))
+    def _held(self, connection: Connection, row: Any) -> bool:
+        return row.lease_owner is not None and row.lease_expires_at > self._clock(connection)
 
-    def stop_requested(self, job_id: str) -> bool:
-        """Whether somebody asked for it."""
-        with self._read() as connection:
-            asked: bool | None = connection.execute(
-                select(t.jobs.c.stop_requested).where(t.jobs.c.id == job_id)
-            ).scalar()
-        if asked is None:
-            raise no_job(job_id)
-        return asked
+    def _move(self, connection: Connection, job_id: str, state: JobState, values: dict[str, object]) -> None:
+        connection.execute(update(t.jobs).where(t.jobs.c.id == job_id).values(values))
+        if state is not JobState.CANCELLED:
+            return
+        requests, generations = t.requests.c, t.generations.c  # of the iteration that is given up
+        dropped = update(t.requests).where(requests.job_id == job_id, requests.status == "queued")
+        ended = update(t.generations).where(generations.job_id == job_id, generations.ended_at.is_(None))
+        connection.execute(dropped.values(status="dropped"))
+        connection.execute(ended.values(ended_at=now(), finish_reason="abandoned"))
 
 
-def _moved(row: Any, state: JobState, reason: str) -> dict[str, object]:
+def moved(row: Any, state: JobState, reason: str) -> dict[str, object]:
+    """The columns that change as the job of ``row`` comes into ``state``."""
     values: dict[str, object] = {"state": state.value, "reason": reason}
     old = JobState(row.state)
+    if old.terminal or state.terminal:
+        values["wish"] = Wish.NONE.value
     if old.terminal and not state.terminal:
-        values.update(finished_at=None, stop_requested=False)
+        values["finished_at"] = None
     if state is JobState.RUNNING and row.started_at is None:
         values["started_at"] = now()
     if state.terminal and not old.terminal:
@@ -179,7 +190,9 @@ def _record(row: Any) -> JobRecord:
         spec=JobSpec.model_validate(row.spec),
         state=JobState(row.state),
         reason=row.reason,
-        stop_requested=row.stop_requested,
+        wish=Wish(row.wish),
+        priority=row.priority,
+        active_s=row.active_s,
         created_at=row.created_at,
         started_at=row.started_at,
         finished_at=row.finished_at,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
 from sqlalchemy import Connection, Select, func, select
@@ -9,7 +10,6 @@ from sqlalchemy import Connection, Select, func, select
 from specgen.store import tables as t
 from specgen.store.database import Database, now
 from specgen.store.iterations import iteration_record, usage_of
-from specgen.store.jobs import Jobs
 from specgen.store.outcomes import candidate_record, evaluation_result
 from specgen.store.records import (
     BestKernel,
@@ -21,10 +21,11 @@ from specgen.store.records import (
     TokenTotals,
     TriggerRecord,
 )
-from specgen.types import IterationReason, Origin, TriggerClass, Usage
+from specgen.store.wishes import Wishes
+from specgen.types import IterationReason, JobState, Origin, TriggerClass, Usage
 
 
-class Queries(Jobs):
+class Queries(Wishes):
     """The reading part of `Store`. An unknown job gives empty answers, except in `summary`."""
 
     def iterations(self, job_id: str) -> tuple[IterationRecord, ...]:
@@ -96,6 +97,22 @@ class Queries(Jobs):
         if iteration is not None:
             query = query.where(t.generations.c.iteration == iteration)
         return tuple(_generation(row) for row in self._rows(query))
+
+    def over(self, scopes: Collection[str]) -> set[str]:
+        """Those of the scopes (``<job>/<iteration>``) that have no business in the pool any more: their iteration is
+        closed, or their job has ended or is unknown. An iteration that is not stored yet is not over."""
+        named = {scope: scope.rpartition("/") for scope in scopes}
+        jobs, iterations = t.jobs.c, t.iterations.c
+        ids = {job for job, _, _ in named.values()}
+        states = {
+            row.id: JobState(row.state) for row in self._rows(select(jobs.id, jobs.state).where(jobs.id.in_(ids)))
+        }
+        closed = select(iterations.job_id, iterations.iteration)
+        closed = closed.where(iterations.job_id.in_(ids), iterations.closed_at.is_not(None))
+        done = {f"{row.job_id}/{row.iteration}" for row in self._rows(closed)}
+        return {
+            scope for scope, (job, _, _) in named.items() if job not in states or states[job].terminal or scope in done
+        }
 
     def decisions(self, limit: int = 100) -> tuple[SchedulerDecision, ...]:
         """The latest reallocations, oldest first."""

@@ -19,6 +19,7 @@ from specgen.types import (
     Prompt,
     TriggerClass,
     Usage,
+    Wish,
 )
 
 
@@ -30,13 +31,23 @@ class JobRecord:
     spec: JobSpec
     state: JobState
     reason: str  # one sentence on why it is in this state; may be empty
-    stop_requested: bool
+    wish: Wish  # of the user, not fulfilled yet
+    priority: int  # as it is now; ``spec.priority`` is that of the submission
+    active_s: float  # wall clock in iterations, over all attempts; pauses do not count
     created_at: datetime
     started_at: datetime | None
     finished_at: datetime | None
     fencing_token: int
     lease_owner: str | None
     lease_expires_at: datetime | None
+
+
+@dataclass(frozen=True)
+class Control:
+    """What the user may change while the job runs."""
+
+    wish: Wish
+    priority: int
 
 
 @dataclass(frozen=True)

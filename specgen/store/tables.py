@@ -125,6 +125,12 @@ def _of_candidate() -> ForeignKeyConstraint:
     )
 
 
+def _row_key() -> Column[str]:
+    """Made by the writer before its first attempt: a write whose commit was done but not acknowledged is tried again,
+    and finds its own row. Null in rows from before revision 0003."""
+    return Column("row_key", String(64))
+
+
 def _result_columns() -> Sequence[Column[object]]:
     """What one evaluation gave: the fields of `EvaluationResult`. The same in ``requests`` and ``outcomes``."""
     return [
@@ -161,7 +167,9 @@ jobs = Table(
     Column("speculation", Boolean, nullable=False),
     Column("state", String(16), nullable=False),
     Column("reason", Text, nullable=False, server_default=""),
-    Column("stop_requested", Boolean, nullable=False, server_default=false()),
+    Column("wish", String(16), nullable=False, server_default=""),  # of the user, while somebody works on the job
+    Column("priority", Integer, nullable=False, server_default="0"),  # -9 to 9
+    Column("active_s", Float, nullable=False, server_default="0"),  # wall clock in iterations
     Column("created_at", UtcTime, nullable=False),
     Column("started_at", UtcTime),
     Column("finished_at", UtcTime),
@@ -200,8 +208,10 @@ triggers = Table(
     Column("text", Text, nullable=False),
     Column("launched", Integer, nullable=False),
     Column("fired_at", UtcTime, nullable=False),
+    _row_key(),
     _of_iteration(),
     Index(None, "job_id", "iteration"),
+    Index(None, "row_key", unique=True),
 )
 
 generations = Table(
@@ -227,9 +237,11 @@ generations = Table(
     Column("usage_reported", Boolean, nullable=False, server_default=false()),
     Column("reasoning", Text, nullable=False, server_default=""),
     Column("content", Text, nullable=False, server_default=""),
+    _row_key(),
     _of_iteration(),
     Index(None, "job_id", "iteration"),
     Index(None, "trigger_id"),
+    Index(None, "row_key", unique=True),
 )
 
 candidates = Table(
@@ -313,5 +325,7 @@ scheduler_decisions = Table(
     Column("max_profile", Integer, nullable=False),  # L_p
     Column("moved", Integer, nullable=False),  # workers that changed their queue
     Column("dropped", Integer, nullable=False),  # queued requests that the boundary dropped
+    _row_key(),
     Index(None, "decided_at"),
+    Index(None, "row_key", unique=True),
 )

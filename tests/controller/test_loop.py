@@ -122,9 +122,11 @@ def test_main_that_repeats_a_fork_still_running_shares_its_outcome() -> None:
         await asyncio.sleep(0.05)
         hold.set()
         pool.hold = None
-        for pending in it.evaluations.pending.values():
-            pending.sent_at -= 60
-        await it.evaluations.resend(idle=True)
+        for _ in range(2):  # missing twice: lost
+            it.evaluations.asked_at -= 60
+            for pending in it.evaluations.pending.values():
+                pending.sent_at -= 60
+            await it.evaluations.resend()
         return await task
 
     done = asyncio.run(asyncio.wait_for(scene(), 20))

@@ -107,6 +107,13 @@ class MemoryPool:
     submitted: list[EvaluationRequest] = field(default_factory=list)
     queue: asyncio.Queue[EvaluationResult] = field(default_factory=asyncio.Queue)
 
+    async def open(self, scope: str) -> int:
+        self.closed = [other for other in self.closed if other != scope]
+        return 0
+
+    async def missing(self, request_ids: list[str]) -> set[str]:
+        return set(request_ids)
+
     async def submit(self, request: EvaluationRequest) -> bool:
         if request.scope in self.closed:
             return False

@@ -12,14 +12,14 @@ import pytest
 from specgen.errors import StaleLease, UserError
 from specgen.store import Store
 from specgen.store.jobs import NEXT, short_id
-from specgen.types import IterationReason, JobState, Origin, Phase, Prompt, Status, Trigger, TriggerClass, Usage
+from specgen.types import IterationReason, JobState, Origin, Phase, Prompt, Status, Trigger, TriggerClass, Usage, Wish
 from tests.store.conftest import PROMPT, SPEC, Running
 
 
 def test_a_created_job_is_read_back_whole(store: Store) -> None:
     job = store.job(store.create_job(SPEC))
     assert job.spec == SPEC
-    assert (job.state, job.fencing_token, job.stop_requested) == (JobState.QUEUED, 0, False)
+    assert (job.state, job.fencing_token, job.wish, job.priority) == (JobState.QUEUED, 0, "", 0)
     assert abs((datetime.now(UTC) - job.created_at).total_seconds()) < 60
 
 
@@ -39,7 +39,7 @@ def test_id_follows_the_time_of_day() -> None:
 
 
 def test_an_unknown_job_is_the_users_error(store: Store) -> None:
-    for use in (store.job, store.summary, store.request_stop, store.stop_requested):
+    for use in (store.job, store.summary, store.control, store.resume, lambda job: store.ask(job, Wish.STOP)):
         with pytest.raises(UserError, match="no-such"):
             use("no-such")
     with pytest.raises(UserError):
@@ -175,6 +175,8 @@ WAY = {
     JobState.RUNNING: [JobState.RUNNING],
     JobState.STOPPED: [JobState.STOPPED],
     JobState.FAILED: [JobState.FAILED],
+    JobState.PAUSED: [JobState.PAUSED],
+    JobState.CANCELLED: [JobState.CANCELLED],
     JobState.DONE: [JobState.RUNNING, JobState.DONE],
 }
 
@@ -202,17 +204,6 @@ def test_without_a_token_a_running_jobs_state_is_its_workers(job: Running) -> No
     assert record.finished_at is not None
     assert record.started_at is not None
     assert record.started_at <= record.finished_at
-
-
-def test_stop_is_a_request_and_resuming_takes_it_back(store: Store) -> None:
-    job_id = store.create_job(SPEC)
-    assert not store.stop_requested(job_id)
-    store.request_stop(job_id)
-    assert store.stop_requested(job_id)
-    store.set_state(job_id, JobState.STOPPED, "asked to")
-    store.set_state(job_id, JobState.QUEUED, "resumed")
-    assert not store.stop_requested(job_id)
-    assert store.job(job_id).finished_at is None
 
 
 def test_jobs_by_state(store: Store) -> None:

@@ -17,7 +17,7 @@ from alembic import command
 from specgen.errors import EnvironmentLacking, SettingsError, StoreUnavailable
 from specgen.store import Store, downgrade, migrate
 from specgen.store.database import connect
-from specgen.store.migrations import _config, head
+from specgen.store.migrations import head
 from specgen.store.tables import metadata
 from tests.store.conftest import running
 
@@ -54,20 +54,6 @@ def test_data_survives_down_to_the_tables_and_up_again(url: str) -> None:
     assert store.evaluated(job.id) == before
     with store.engine.connect() as connection:
         assert connection.execute(text("SELECT speedup FROM best_kernels")).scalar() == 2.0
-    store.close()
-
-
-def test_data_of_the_first_revision_rolls_forward(empty_url: str) -> None:
-    engine = connect(empty_url)
-    with engine.begin() as connection:
-        command.upgrade(_config(connection), "0001")
-    old = Store(engine)
-    job_id = running(old).id
-    old.close()
-    migrate(empty_url)
-    store = Store.open(empty_url)
-    assert [job.id for job in store.jobs()] == [job_id]
-    assert len(store.iterations(job_id)) == 1
     store.close()
 
 
