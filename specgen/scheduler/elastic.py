@@ -42,6 +42,7 @@ QUEUES: dict[Role, frozenset[str]] = {
     "profile": frozenset({PROFILE}),
     "both": frozenset({VALIDATE, PROFILE}),
 }
+NEVER = ("", "")
 Policy = Literal["paper", "flexible", "service_time"]
 
 log = structlog.get_logger(__name__)
@@ -71,7 +72,7 @@ class ElasticScheduler:
     _workers: tuple[Worker, ...] = ()
     _turns: dict[Labels, int] = field(default_factory=dict)
     _times: ServiceTimes = field(default_factory=ServiceTimes)
-    _pulse: tuple[str, str] = ("", "")
+    _pulse: tuple[str, str] = NEVER
     _due: dict[str, float] = field(default_factory=dict)
     _checked: int = 0
     _unproven: set[str] = field(default_factory=set)
@@ -89,6 +90,7 @@ class ElasticScheduler:
             except (redis.RedisError, OSError) as exc:
                 if not is_away(exc):
                     raise
+                self._pulse = NEVER  # what was seen may not have been acted upon
                 if away_at is None or time.monotonic() - away_at >= AWAY_LOG_S:
                     log.warning("redis_away", error=str(exc), roles="stay as they are")
                     away_at = time.monotonic()
@@ -98,7 +100,7 @@ class ElasticScheduler:
     def step(self) -> Decision | None:
         """Wait at most ``interval_s`` for a boundary, and decide if there is a reason to."""
         if not self.lead():
-            self._load, self._turns = None, {}  # the other's decisions count, should this one lead again
+            self._load, self._turns, self._pulse = None, {}, NEVER  # another's decisions count from now on
             time.sleep(self.interval_s)
             return None
         if self._load is None:
@@ -106,10 +108,9 @@ class ElasticScheduler:
         if boundaries := self._boundaries():
             return self._at_boundary(boundaries)
         self._every("sweep", SWEEP_S, self._sweep)
-        epoch, digest, *starving = cast("list[str]", self._run("pulse"))
-        if (epoch, digest) != self._pulse or self._is_due("look"):
+        changed, starving = self._feel()
+        if changed:
             self._look()
-            self._pulse = (epoch, digest)
             if decision := self._reallocate("devices", Boundary(""), None):
                 return decision
         self._repair(starving)
@@ -135,7 +136,10 @@ class ElasticScheduler:
         factors = self._times.learn(self._counters()) if self.policy == "service_time" else (1, 1)
         maxima = {label: (val * factors[0], prof * factors[1]) for label, (val, prof) in boundary.maxima.items()}
         self._load = Load(maxima, len(jobs))
-        self._look()
+        if self._feel()[0]:
+            self._look()
+        else:
+            self._look_who_is_busy()
         return self._reallocate("boundary", boundary, self._turns, answered=len(boundaries))
 
     def _reallocate(
@@ -155,9 +159,7 @@ class ElasticScheduler:
                 log.warning("lease_lost", unwritten="roles")
                 return None
             self._pulse = (str(epoch), self._pulse[1])
-            self._workers = tuple(
-                Worker(one.name, one.labels, moves.get(one.name, one.role), one.busy) for one in self._workers
-            )
+            self._workers = tuple(replace(one, role=moves.get(one.name, one.role)) for one in self._workers)
             self._unproven |= set(moves)
             self.control.apply_role(list(moves))
         if answered:
@@ -181,6 +183,18 @@ class ElasticScheduler:
         if self.client.blmove(boundaries, boundaries, timeout, src="RIGHT", dest="RIGHT") is None:
             return []
         return [Boundary.parse(text) for text in reversed(cast("list[str]", self.client.lrange(boundaries, 0, -1)))]
+
+    def _feel(self) -> tuple[bool, list[str]]:
+        """Whether devices came, went or changed roles since the last look, or that one is old; and who starves."""
+        epoch, digest, *starving = cast("list[str]", self._run("pulse"))
+        changed = (epoch, digest) != self._pulse or self._is_due("look")
+        self._pulse = (epoch, digest)
+        return changed, starving
+
+    def _look_who_is_busy(self) -> None:
+        """A boundary needs no more, where the devices are those of the last look."""
+        busy = set(cast("list[str]", self.client.hkeys(self.keys.busy)))
+        self._workers = tuple(replace(worker, busy=worker.name in busy) for worker in self._workers)
 
     def _look(self) -> None:
         """The devices that can serve, with their labels and roles."""

@@ -228,13 +228,13 @@ def test_a_scheduler_whose_lease_lapsed_writes_nothing_and_its_successor_answers
     old, new = scheduler(redis_client), scheduler(redis_client)
     old.step()
     roles, decisions = redis_client.hgetall(KEYS.roles), redis_client.xlen(KEYS.decisions)
-    look = old._look
+    look = old._look_who_is_busy
 
     def stopped_here() -> None:  # SIGSTOP for longer than the lease, in the middle of a decision
         look()
         redis_client.set(KEYS.leader, new.name, px=10_000)
 
-    old._look = stopped_here
+    old._look_who_is_busy = stopped_here
     boundary(redis_client, 9, 1)
     assert old.step() is None
     assert redis_client.hgetall(KEYS.roles) == roles
