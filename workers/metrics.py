@@ -13,6 +13,8 @@ import threading
 
 import redis
 from prometheus_client import CollectorRegistry, start_http_server
+from redis.backoff import NoBackoff
+from redis.retry import Retry
 
 from specgen.errors import EnvironmentLacking
 from specgen.scheduler.keys import Keys
@@ -32,8 +34,14 @@ def main(arguments: list[str] | None = None) -> None:
     settings, stop = get_settings(), threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
-    timeouts = {"socket_timeout": PATIENCE_S, "socket_connect_timeout": PATIENCE_S}
-    with redis.Redis.from_url(settings.redis, decode_responses=True, **timeouts) as client:
+    client = redis.Redis.from_url(
+        settings.redis,
+        decode_responses=True,
+        socket_timeout=PATIENCE_S,
+        socket_connect_timeout=PATIENCE_S,
+        retry=Retry(NoBackoff(), 1),  # a connection that a restart of Redis left stale
+    )
+    with client:
         registry = CollectorRegistry()
         registry.register(PoolCollector(client, Keys(settings.prefix, settings.pool.order)))
         try:

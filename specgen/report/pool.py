@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
@@ -27,7 +28,7 @@ def as_json(view: PoolView, decisions: Decisions) -> dict[str, Any]:
             {"queue": q.queue, "label": q.label, "waiting": q.waiting, "oldest_s": q.oldest_s} for q in _queues(view)
         ],
         "devices": [_device(view, device) for device in _by_name(view)],
-        "decisions": [dict(decision) for decision in decisions],
+        "decisions": [{name: _value(name, text) for name, text in it.items()} for it in decisions],
     }
 
 
@@ -126,6 +127,11 @@ def _queues(view: PoolView) -> list[QueueState]:
 
 def _by_name(view: PoolView) -> list[DeviceState]:
     return sorted(view.devices, key=lambda device: device.worker)
+
+
+def _value(name: str, text: str) -> Any:
+    """A recorded field: Redis keeps text only."""
+    return text if name in ("reason", "scope", "policy") else json.loads(text or "null")
 
 
 def _device(view: PoolView, device: DeviceState) -> dict[str, Any]:
