@@ -87,7 +87,7 @@ class DeviceClaim:
                 holder = _parsed(os.pread(lock, 4096, 0))
                 os.close(lock)
                 process = _process(holder)
-                if time.monotonic() > deadline or (process is not None and not process.dead):
+                if time.monotonic() > deadline or (process is not None and process.alive):
                     raise self._refusal(holder) from None
                 time.sleep(0.02)
             else:
@@ -109,12 +109,11 @@ class DeviceClaim:
         deadline, told = time.monotonic() + TTL_S + 2.0, False
         while (holder := self._hold(TTL_S)) is not None:
             process = _process(holder)
-            if process is not None and process.dead:
+            if process is not None and process.alive is False:
                 log.info("device_taken_over", worker=self._worker, device=self._identity, dead_pid=process.pid)
                 if self._hold(TTL_S, dead=str(holder.get("owner"))) is None:
                     return
-            here = process is not None and process.pids == this_process().pids and not process.dead
-            if here or time.monotonic() > deadline:
+            if (process is not None and process.alive) or time.monotonic() > deadline:
                 raise self._refusal(holder)
             if not told:
                 log.warning("device_is_held", device=self._identity, by=_who(holder), waits_s=TTL_S)

@@ -49,17 +49,19 @@ class Presence:
         pool = f"{settings.redis} {settings.prefix}" if device.backend == "cpu" else ""
         self.claim = DeviceClaim(self.client, self.keys, identity(device, gpu), self.name, pool=pool)
         self._watchdog, self._served = Watchdog(watchdog_s), -1
+        self._interval_s = min(HEARTBEAT_S, watchdog_s / 2)
         self._stop, self._stopping = threading.Event(), False
         self._fresh = True
         self._reason = ""  # of the quarantine
 
     def enter(self) -> None:
-        """Join the pool and take the device. Raises EnvironmentLacking where either is refused."""
-        self.membership.join()
+        """Take the device and join the pool. Raises EnvironmentLacking where either is refused, and holds neither
+        then."""
+        self.claim.take()
         try:
-            self.claim.take()
-        except EnvironmentLacking:
-            self.membership.leave()
+            self.membership.join()
+        except BaseException:
+            self.claim.release()
             raise
 
     def register(self) -> str:
@@ -115,7 +117,7 @@ class Presence:
         return bool(changed) and not any(lifted)
 
     def _beat(self, reset: Callable[[], object], served: Callable[[], int]) -> None:
-        while not self._stop.wait(HEARTBEAT_S):
+        while not self._stop.wait(self._interval_s):
             try:
                 role = self.role()
                 self.membership.beat()

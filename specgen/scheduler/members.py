@@ -79,7 +79,7 @@ class Membership:
 
 def _dead(info: dict[str, Any]) -> bool:
     try:
-        return ProcessRecord.model_validate(info.get("process")).dead
+        return ProcessRecord.model_validate(info.get("process")).alive is False
     except ValidationError:
         return False
 

@@ -40,14 +40,16 @@ class ProcessRecord(Frozen):
     pids: str
 
     @property
-    def dead(self) -> bool:
-        """True only if it is certain; of another host or pid namespace nothing is known."""
+    def alive(self) -> bool | None:
+        """None where that is not known: on another host, or in another pid namespace."""
         if self.host != socket.gethostname():
-            return False
+            return None
         if self.boot_id != _boot_id():
-            return True
+            return False
+        if self.pids != _pid_namespace():
+            return None
         stat = _stat(self.pid)
-        return self.pids == _pid_namespace() and (stat is None or stat[1] != self.started_ticks)
+        return stat is not None and stat[1] == self.started_ticks
 
 
 def this_process() -> ProcessRecord:

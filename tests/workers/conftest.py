@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from specgen.types import EvaluationRequest
 from tests.scheduler.conftest import celery_app, send  # noqa: F401 (fixtures)
 from tests.scheduler.support import WorkerProcess
 
@@ -37,5 +38,26 @@ def device(start, redis_client) -> Callable[..., WorkerProcess]:
         worker = start("workers.device", "--device", name, **env)
         wait_for(lambda: known in devices(redis_client), 20, f"{name}, see {worker.log}")
         return worker
+
+    return one
+
+
+@pytest.fixture
+def submit(send) -> Callable[..., bool]:  # noqa: F811
+    """Enqueue requests as a controller does; False where a scope is closed."""
+    import time
+
+    from specgen.scheduler.keys import ORIGIN_HEADER, SCOPE_HEADER, ScopeClosed
+    from specgen.scheduler.pool import TASKS
+
+    def one(*requests: EvaluationRequest) -> bool:
+        for given in requests:
+            it = given.model_copy(update={"enqueued_at": time.time()})
+            sent = {SCOPE_HEADER: it.scope, ORIGIN_HEADER: it.origin.value}
+            try:
+                send(TASKS[it.phase], {"request": it.model_dump(mode="json")}, it.phase.value, sent, it.request_id)
+            except ScopeClosed:
+                return False
+        return True
 
     return one

@@ -8,15 +8,12 @@ import os
 import signal
 import socket
 import time
-from collections.abc import Callable
 from pathlib import Path
 
-import pytest
-
 from specgen.scheduler import process_groups
-from specgen.scheduler.keys import ORIGIN_HEADER, SCOPE_HEADER, Keys, ScopeClosed
-from specgen.scheduler.pool import TASKS, PoolState, RedisPool
-from specgen.types import EvaluationRequest, EvaluationResult, Status
+from specgen.scheduler.keys import Keys
+from specgen.scheduler.pool import PoolState, RedisPool
+from specgen.types import EvaluationResult, Status
 from tests.scheduler.support import devices, request, wait_for
 from workers.scheduler import CeleryControl
 
@@ -26,20 +23,6 @@ WORKER = f"device-cpu0@{socket.gethostname()}"
 
 def source(**order) -> str:
     return json.dumps(order)
-
-
-@pytest.fixture
-def submit(redis_url, send) -> Callable[[EvaluationRequest], bool]:
-    def one(it: EvaluationRequest) -> bool:
-        it = it.model_copy(update={"enqueued_at": time.time()})
-        sent = {SCOPE_HEADER: it.scope, ORIGIN_HEADER: it.origin.value}
-        try:
-            send(TASKS[it.phase], {"request": it.model_dump(mode="json")}, it.phase.value, sent, it.request_id)
-        except ScopeClosed:
-            return False
-        return True
-
-    return one
 
 
 def close(redis_url: str, scope: str) -> int:

@@ -3,7 +3,7 @@
 -- Returns {} where it may, else {name, info} of a live member of another version. Who is a member stays one.
 local name, info, version, ttl = ARGV[3], ARGV[4], ARGV[5], tonumber(ARGV[6])
 local members, infos, now = P .. ':members', P .. ':member_info', now_s()
-for _, gone in ipairs(redis.call('ZRANGE', members, '-inf', exact(now - ttl), 'BYSCORE')) do
+for _, gone in ipairs(redis.call('ZRANGE', members, '-inf', string.format('%.6f', now - ttl), 'BYSCORE')) do
   redis.call('ZREM', members, gone)
   redis.call('HDEL', infos, gone)
 end
