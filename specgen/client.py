@@ -62,6 +62,7 @@ class Client:
         options = {"specgen_prefix": self.settings.prefix, "specgen_order": self.settings.pool.order}
         self._app.conf.update(  # of these settings, which need not be the process's
             broker_url=broker_url(self.settings.redis),
+            result_backend="disabled://",  # else every task that is sent leaves a subscription to its result
             broker_transport_options=self._app.conf.broker_transport_options | options,
         )
 

@@ -10,7 +10,17 @@ import pytest
 from specgen.controller.loop import Iteration, IterationOutcome
 from specgen.errors import ModelAccessError, ModelUnavailable, ProblemError, StaleLease
 from specgen.settings import ForkPolicy
-from specgen.types import Delta, EvaluationResult, IterationReason, Origin, Phase, Status, TriggerClass
+from specgen.types import (
+    Delta,
+    EvaluationResult,
+    EventKind,
+    IterationReason,
+    Origin,
+    Phase,
+    Status,
+    TriggerClass,
+    Usage,
+)
 from tests.controller.world import MemoryPool, MemoryRecorder, ScriptedModel, answer, iteration, kernel
 
 FENCE = "Let me think.\n```cpp\nint tile = 64;\n```\nIt should work. "
@@ -284,3 +294,133 @@ def test_outcome_statuses_reach_the_search() -> None:
     model = ScriptedModel([say(FENCE), content(kernel("main", 1.0))], lambda *_: prefilled(kernel("f", "hang")))
     done = run(iteration(model, MemoryPool(free=1), history=(0.0, 2.0)))
     assert {o.result.status for o in done.outcomes} <= {Status.HANG, Status.VALID}
+
+
+def test_a_spent_budget_is_a_boundary_with_the_best_that_was_measured() -> None:
+    never = asyncio.Event()
+    model = ScriptedModel([say(FENCE), never], lambda *_: [*prefilled(kernel("f", 2.0))])
+    recorder, pool = MemoryRecorder(), MemoryPool(free=1)
+    it = iteration(model, pool, recorder=recorder, criterion="never")
+
+    async def scene() -> IterationOutcome:
+        task = asyncio.create_task(it.run())
+        while not it.outcomes:
+            await asyncio.sleep(0.01)
+        it.end_for_budget()
+        return await task
+
+    done = asyncio.run(asyncio.wait_for(scene(), 20))
+    assert done.reason is IterationReason.BUDGET
+    assert done.chosen is not None
+    assert done.chosen.result.speedup == 2.0
+    assert all(stream.closed for stream in model.streams)
+    assert recorder.finished[1].reasoning == FENCE
+    assert pool.closed == ["j/0"]
+
+
+def test_tokens_of_unfinished_generations_count() -> None:
+    never = asyncio.Event()
+    model = ScriptedModel([say(FENCE), never], lambda *_: [never])
+    it = iteration(model, MemoryPool(free=1))
+
+    async def scene() -> tuple[int, int]:
+        task = asyncio.create_task(it.run())
+        before = it.tokens
+        while len(model.streams) < 2:
+            await asyncio.sleep(0.01)
+        for stream in model.streams:
+            stream.usage = Usage(prompt_tokens=100, completion_tokens=11)
+        live = it.tokens
+        it.end_for_budget()
+        await task
+        assert it.tokens == live  # a generation that ended is not forgotten
+        return before, live
+
+    assert asyncio.run(asyncio.wait_for(scene(), 20)) == (0, 222)
+
+
+def test_requests_carry_the_jobs_label_and_its_priority_of_the_moment() -> None:
+    model = ScriptedModel([say("x"), content(kernel("main", 2.0))])
+    pool = MemoryPool()
+    it = iteration(model, pool)
+    it.evaluations.label, it.evaluations.priority = "h200", 3
+    judge = pool.judge
+
+    def change(request: Any) -> EvaluationResult:
+        it.evaluations.priority = 5  # of the user, while the validation runs
+        return judge(request)
+
+    pool.judge = change  # type: ignore[method-assign]
+    run(it)
+    assert [(r.label, r.priority) for r in pool.submitted] == [("h200", 3), ("h200", 5)]
+
+
+def test_a_scope_that_a_zombie_closed_is_opened_again_by_the_job_that_holds_the_lease() -> None:
+    pool = MemoryPool(closed=["j/0"])
+    done = run(iteration(ScriptedModel([say("x"), content(kernel("main", 2.0))]), pool))
+    assert done.chosen is not None
+    assert len(pool.submitted) == 2
+    recorder = MemoryRecorder()
+    recorder.lost = True  # but not by one that has lost it
+    pool = MemoryPool(closed=["j/0"])
+    with pytest.raises(StaleLease):
+        run(iteration(ScriptedModel([say("x"), content(kernel("main", 2.0))]), pool, recorder=recorder))
+    assert not pool.submitted
+
+
+def test_only_what_the_pool_misses_twice_is_sent_again() -> None:
+    pool, recorder = MemoryPool(hold=asyncio.Event()), MemoryRecorder()
+    it = iteration(ScriptedModel([]), pool, recorder=recorder)
+    known: set[str] = set()
+
+    async def missing(ids: list[str]) -> set[str]:
+        return set(ids) - known
+
+    pool.missing = missing  # type: ignore[method-assign]
+
+    async def look() -> int:
+        it.evaluations.asked_at -= 60
+        for pending in it.evaluations.pending.values():
+            pending.sent_at -= 60
+        return await it.evaluations.resend()
+
+    async def scene() -> None:
+        await it.evaluations.offer(kernel("a", 1.0), Origin.FORK, 1, None)
+        (first,) = pool.submitted
+        known.add(first.request_id)
+        assert [await look() for _ in range(3)] == [0, 0, 0]  # queued or running: as long as it takes
+        known.clear()
+        assert await look() == 0  # its result may be on its way
+        known.add(first.request_id)
+        assert await look() == 0
+        known.clear()
+        assert [await look(), await look(), await look()] == [0, 1, 0]
+        assert [r.request_id for r in pool.submitted] == [first.request_id] * 2  # the same request, not another
+        assert it.evaluations.resent == 1
+
+    asyncio.run(scene())
+
+
+def test_a_job_without_a_device_says_so_instead_of_waiting_in_silence() -> None:
+    told: list[str] = []
+
+    class Heard:
+        async def publish(self, kind: EventKind, /, **data: Any) -> None:
+            if kind is EventKind.WAITING:
+                told.append(data["reason"])
+
+    pool = MemoryPool(free=0)
+    model = ScriptedModel([say("x"), asyncio.Event()])
+    it = iteration(model, pool)
+    it.events, it.evaluations.label = Heard(), "h200"
+
+    async def scene() -> None:
+        task = asyncio.create_task(it.run())
+        while not told:
+            await asyncio.sleep(0.02)
+        await asyncio.sleep(0.6)
+        assert told == ["no device labelled h200 is here"]  # once, not at every look
+        it.end_for_budget()
+        await task
+
+    asyncio.run(asyncio.wait_for(scene(), 20))
