@@ -1,4 +1,7 @@
-"""T12, matrix product, division, row sum and scaling. CPU size."""
+"""T12, matrix product, division, row sum and scaling. CPU size.
+
+KernelBench: level2/14_Gemm_Divide_Sum_Scaling.py. x [256, 1024], weight [1024, 1024] -> [256, 1].
+"""
 
 import torch
 from torch import nn

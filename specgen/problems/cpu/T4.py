@@ -1,4 +1,7 @@
-"""T4, diagonal matrix times matrix, written the slow way: the diagonal is made dense first. CPU size."""
+"""T4, diagonal matrix times matrix, written the slow way: the diagonal is made dense first. CPU size.
+
+KernelBench: level1/12_Matmul_with_diagonal_matrices_.py, its older form. a [1024], b [1024, 1024] -> [1024, 1024].
+"""
 
 import torch
 from torch import nn

@@ -1,4 +1,7 @@
-"""T1, hinge loss: the mean of ``max(1 - prediction * target, 0)``. GPU size."""
+"""T1, hinge loss: the mean of ``max(1 - prediction * target, 0)``. GPU size.
+
+KernelBench: level1/100_HingeLoss.py. predictions [32768, 32768], targets -1 or +1 [32768] -> a number.
+"""
 
 import torch
 from torch import nn

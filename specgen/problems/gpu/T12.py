@@ -1,4 +1,7 @@
-"""T12, matrix product, division, row sum and scaling. GPU size."""
+"""T12, matrix product, division, row sum and scaling. GPU size.
+
+KernelBench: level2/14_Gemm_Divide_Sum_Scaling.py. x [1024, 8192], weight [8192, 8192] -> [1024, 1].
+"""
 
 import torch
 from torch import nn

@@ -1,4 +1,7 @@
-"""T4, diagonal matrix times matrix, written the slow way: the diagonal is made dense first. GPU size."""
+"""T4, diagonal matrix times matrix, written the slow way: the diagonal is made dense first. GPU size.
+
+KernelBench: level1/12_Matmul_with_diagonal_matrices_.py, its older form. a [4096], b [4096, 4096] -> [4096, 4096].
+"""
 
 import torch
 from torch import nn
