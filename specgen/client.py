@@ -18,7 +18,8 @@ from celery import Celery
 from specgen.controller import termination
 from specgen.errors import PoolUnavailable, SettingsError, SpecGenError, UserError
 from specgen.evaluation.problems import load_problem
-from specgen.scheduler.keys import ITERATIONS, PRIORITY_HEADER, SCOPE_HEADER
+from specgen.scheduler.keys import ITERATIONS, PRIORITY_HEADER, SCOPE_HEADER, Keys
+from specgen.scheduler.members import Membership
 from specgen.scheduler.pool import PoolState
 from specgen.scheduler.transport import broker_url
 from specgen.search import resolve as resolve_search
@@ -155,8 +156,9 @@ class Client:
             ) from exc
 
     def _ping(self) -> None:
+        """Redis is there, and the processes of the pool are of this version: else nothing is written."""
         try:
-            self.redis.ping()
+            Membership(self.redis, Keys(self.settings.prefix), "", "client").check()
         except redis.RedisError as exc:
             raise PoolUnavailable(
                 f"Redis cannot be reached: {exc}", "is `specgen up` or docker compose running?"

@@ -32,13 +32,11 @@ from specgen.controller.cancelling import stop
 from specgen.controller.evaluations import Evaluations
 from specgen.controller.loop import Iteration, IterationOutcome, IterationPlan
 from specgen.errors import (
-    EnvironmentLacking,
     InfrastructureError,
     ModelUnavailable,
     ModelUnreachable,
     SettingsError,
     StaleLease,
-    StoreUnavailable,
     UserError,
 )
 from specgen.llm import Capabilities, OpenAICompatible, detect
@@ -54,6 +52,7 @@ from workers.context import JobContext, device_facts, entry
 from workers.decisions import follow
 from workers.journal import LEASE_S, Journal, Stream, stored
 from workers.reconcile import keep_reconciling
+from workers.startup import await_database, enter_pool
 
 CONTROL_POLL_S = 0.5
 LONGEST_WAIT_S = 30.0
@@ -70,25 +69,13 @@ for _noisy in ("alembic", "httpx2"):  # a line for every store that is opened an
 def iterate(self: Any, job_id: str) -> str:
     """Run the job's next iteration, or the one that was left open. Returns what became of the job."""
     owner = f"{self.request.hostname}/{self.request.id}"
-    return asyncio.run(Runner(get_settings(), await_store(job_id), job_id, owner).run())
+    return asyncio.run(Runner(get_settings(), await_database(open_store), job_id, owner).run())
 
 
 @lru_cache(maxsize=1)
 def open_store() -> Store:
     """This process's connection pool."""
     return Store.open(get_settings().database)
-
-
-def await_store(job_id: str) -> Store:
-    """The same; a database that is down or not migrated yet is waited for, with a line in the log. Blocking."""
-    wait_s = 1.0
-    while True:
-        try:
-            return open_store()
-        except (StoreUnavailable, EnvironmentLacking) as exc:
-            log.warning("iteration_waits", job_id=job_id, error=exc.message, again_in_s=wait_s)
-            time.sleep(wait_s)
-            wait_s = min(2 * wait_s, LONGEST_WAIT_S)
 
 
 def send_iteration(job_id: str) -> None:
@@ -98,6 +85,12 @@ def send_iteration(job_id: str) -> None:
 
 _ending = threading.Event()
 _seen: dict[tuple[str, str, str], Capabilities] = {}
+
+
+@signals.worker_init.connect  # type: ignore[untyped-decorator]
+def _enter(sender: Any, **_: Any) -> None:
+    enter_pool(get_settings(), str(sender.hostname), _ending)
+    await_database(open_store)
 
 
 @signals.worker_ready.connect  # type: ignore[untyped-decorator]
