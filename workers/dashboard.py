@@ -38,7 +38,6 @@ DEFAULTS = {
 }
 # neither `scheduled` nor `reserved`: those two would bring whole requests, sources included, and are always empty here
 INSPECTED = ("stats", "active_queues", "registered", "active", "revoked", "conf")
-CHANGING = ("active_queues", "active")
 
 
 class SpecGenBroker:
@@ -76,14 +75,8 @@ def _queue_names(self: Any) -> list[str]:
 
 async def _worker_page(self: Any, name: str) -> None:
     """A worker's page: Flower shows what it knew when it last asked; subscriptions and tasks change by the second."""
-    known, events = self.application.workers, self.application.events.state
-    for method in CHANGING:
-        known.get(name, {}).pop(method, None)
-    await self.application.update_workers(workername=name)
-    alive = name in events.workers and events.workers[name].alive
-    if alive and not all(method in known.get(name, {}) for method in CHANGING):
-        self.capp.pool.force_close_all()  # a restart of Redis left stale connections in it
-        await self.application.update_workers(workername=name)
+    for method in ("active_queues", "active"):
+        self.application.workers.get(name, {}).pop(method, None)
     await _flowers_worker_page(self, name)
 
 
@@ -112,6 +105,7 @@ def main() -> None:
     install()
     app = Celery("specgen")  # no task modules: the dashboard needs neither LLM keys nor the database
     app.config_from_object("celeryconfig")
+    app.conf.broker_pool_limit = 0  # a fresh connection each time: a restart of Redis leaves no stale ones behind
     try:
         app.start(["flower"])
     except OSError as exc:
