@@ -45,7 +45,7 @@ class CeleryControl:
             try:
                 self._celery.control.broadcast("apply_role", destination=workers)
                 return
-            except (OperationalError, redis.ConnectionError, OSError) as exc:
+            except (OperationalError, redis.RedisError, OSError) as exc:
                 log.warning("control_failed", attempt=attempt, error=str(exc))
                 self._celery.pool.force_close_all()
 
@@ -56,7 +56,7 @@ class CeleryControl:
         try:
             answers = self._celery.control.inspect(destination=workers, timeout=INSPECT_TIMEOUT_S, limit=len(workers))
             queues = answers.active_queues() or {}
-        except (OperationalError, redis.ConnectionError, OSError) as exc:
+        except (OperationalError, redis.RedisError, OSError) as exc:
             log.warning("inspect_failed", error=str(exc))
             self._celery.pool.force_close_all()
             return {}

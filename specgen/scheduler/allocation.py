@@ -17,7 +17,7 @@ Labels = tuple[str, ...]
 Length = int | Fraction  # waiting requests, or (by service time) the milliseconds that they will take
 
 EXACT_UP_TO = 10  # devices: one job's pool of that size follows Algorithm 2 to the letter
-BAND_SHARE = 16  # the dead band of a pool is this part of its devices, and half a device at least
+BAND_SHARE = 8  # the dead band of a pool is this part of its devices, and half a device at least
 TURN_BACK = Fraction(3, 2)  # of the band: what moves workers back that moved at the last boundary
 
 

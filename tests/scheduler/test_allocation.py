@@ -141,8 +141,8 @@ def test_newcomers_fill_the_gap_before_anyone_moves(load, current, band):
 
 def test_one_job_on_up_to_ten_devices_has_the_papers_split_exactly():
     assert [dead_band(devices, 1) for devices in (2, 4, 10)] == [0, 0, 0]
-    assert [float(dead_band(devices, 1)) for devices in (18, 32)] == [1.125, 2]
-    assert [float(dead_band(devices, 40)) for devices in (2, 10, 32, 1000)] == [0.5, 0.625, 2, 62.5]
+    assert [float(dead_band(devices, 1)) for devices in (18, 32)] == [2.25, 4]
+    assert [float(dead_band(devices, 40)) for devices in (2, 10, 32, 1000)] == [0.5, 1.25, 4, 125]
 
 
 # ------------------------------------------------------------------------------------ groups of devices
@@ -222,10 +222,10 @@ def test_moving_back_at_the_next_boundary_takes_more_than_the_dead_band():
         return Load({"cpu": (int(1000 * (devices - ideal)), int(1000 * ideal))}, jobs=5)
 
     between = load(15 - band * (1 + TURN_BACK) / 2)
-    assert len(plan(workers, between, turns={labels: 0})[0].moves) == 3
-    assert len(plan(workers, between, turns={labels: -4})[0].moves) == 3
+    assert len(plan(workers, between, turns={labels: 0})[0].moves) == 6
+    assert len(plan(workers, between, turns={labels: -4})[0].moves) == 6
     assert plan(workers, between, turns={labels: 4})[0].moves == {}
-    assert len(plan(workers, load(15 - band * TURN_BACK - 1), turns={labels: 4})[0].moves) == 5
+    assert len(plan(workers, load(15 - band * TURN_BACK - 1), turns={labels: 4})[0].moves) == 8
 
 
 # ------------------------------------------------------------------------------------------------- L2

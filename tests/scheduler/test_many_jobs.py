@@ -325,11 +325,11 @@ def test_workers_are_compared_some_at_a_time_those_that_moved_first(redis_client
     assert set().union(*asked) == set(names)
 
     asked.clear()
-    boundary(redis_client, 40, 60)
+    boundary(redis_client, 30, 70)
     decision = it.step()
     moved = it.control.roles[-1]
     it.step()
-    assert decision.moved == len(moved) == 12
+    assert decision.moved == len(moved) == 24
     assert set(moved) <= set(asked[0])
 
 
