@@ -231,7 +231,7 @@ def compare(devices: int, jobs: int, seeds: int, hours: float) -> None:
 
 def step_response(devices: int, jobs: int, seeds: int) -> None:
     """L2 in closed loop: nearly nothing passes validation, then everything does. Boundaries after the step, for each
-    job, that left the split nearer to where it was than to where it stays; iterations that the step falls into count."""
+    job, that left the split nearer to where it was than to where it stays; the iterations under way count, too."""
     late = []
     for seed in range(seeds):
         run = Simulation("shipped", devices, jobs, seed, lambda now: 0.02 if now < 3600 else 1.0).run(7200)
