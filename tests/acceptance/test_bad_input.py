@@ -153,8 +153,9 @@ def test_a_database_that_is_not_migrated(tmp_path: Path) -> None:
 
 def test_an_unknown_job(tmp_path: Path) -> None:
     assert specgen(tmp_path, "migrate").returncode == 0
-    for command in (("show",), ("best",), ("resume",)):
-        refused(specgen(tmp_path, *command, "t4-nothing"), "t4-nothing")
+    for command in ("show", "best", "resume", "pause", "cancel"):
+        refused(specgen(tmp_path, command, "t4-nothing"), "t4-nothing")
+    refused(specgen(tmp_path, "priority", "t4-nothing", "10"), "-9")
 
 
 def test_no_compiler(problem: Path) -> None:

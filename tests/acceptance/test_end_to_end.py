@@ -144,3 +144,47 @@ def test_a_worker_that_dies_is_told_instead_of_waited_for(home: Path) -> None:
         assert running.wait(60) == 3, rest
     assert "scheduler ended with -9" in rest
     assert not ours(home)
+
+
+@pytest.mark.timeout(300)
+def test_a_job_is_paused_resumed_and_cancelled_from_another_terminal(home: Path) -> None:
+    def told(*arguments: str) -> str:
+        argv, env = command(home, *arguments)
+        done = subprocess.run(argv, env=env, capture_output=True, text=True, timeout=60, check=False)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    def follow(*arguments: str, until: str, then: str) -> tuple[str, str]:
+        """Run a command; once it says ``until``, do ``then`` to its job. Returns job and output."""
+        argv, env = command(home, *arguments)
+        with subprocess.Popen(argv, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as running:
+            assert running.stdout is not None
+            job, seen = "", ""
+            for line in running.stdout:
+                seen += line
+                if line.startswith("job "):
+                    job = line.split()[1].rstrip(":")
+                if until in line:
+                    assert f"{job} will " in told(then, job)
+                    break
+            seen += running.stdout.read()
+            assert running.wait(120) == 3, seen
+        return job, seen
+
+    run = ("demo", "T4", "--iterations", "9", "--speed", SPEED, "--seed", "7")
+    job, seen = follow(*run, until="iteration 1:", then="pause")
+    assert f"paused by the user; go on with: specgen resume {job}" in seen
+    assert query(home, f"SELECT count(*), count(closed_at) FROM iterations WHERE job_id = '{job}'") == [(1, 1)]
+    assert "paused" in told("jobs")
+    told("priority", job, "-3")
+    ((priority,),) = query(home, f"SELECT priority FROM jobs WHERE id = '{job}'")
+    assert priority == -3
+
+    again, seen = follow("resume", job, "--synthetic", SPEED, until="iteration 2:", then="cancel")
+    assert again == job
+    assert "cancelled by the user" in seen
+    assert query(home, f"SELECT state, wish FROM jobs WHERE id = '{job}'") == [("cancelled", "")]
+    left = f"SELECT count(*) FROM requests WHERE job_id = '{job}' AND status = 'queued'"
+    assert query(home, left) == [(0,)]
+    assert query(home, f"SELECT count(*) FROM generations WHERE job_id = '{job}' AND ended_at IS NULL") == [(0,)]
+    assert not ours(home)

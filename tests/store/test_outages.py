@@ -6,7 +6,7 @@ import sqlite3
 import threading
 
 import pytest
-from sqlalchemy import create_engine, text
+from sqlalchemy import create_engine, event, text
 
 from specgen.errors import StoreUnavailable
 from specgen.store import Store, database, migrate
@@ -97,3 +97,59 @@ def test_a_locked_sqlite_file_is_waited_for_then_store_unavailable(tmp_path, mon
     other.close()
     assert job.candidate("a = 1")
     store.close()
+
+
+def test_a_full_disk_is_waited_for_and_leaves_nothing_half_written(tmp_path) -> None:
+    url = f"sqlite:///{tmp_path / 'specgen.db'}"
+    migrate(url)
+    store = Store.open(url)
+    job = running(store)
+    pages = {"limit": 1}
+
+    @event.listens_for(store.engine, "begin")
+    def small(connection) -> None:
+        connection.exec_driver_sql(f"PRAGMA max_page_count={pages['limit']}")
+
+    with pytest.raises(StoreUnavailable, match="full"):
+        job.candidate("a = 1" + "x" * 100_000)
+    assert store.summary(job.id).candidates == 0
+    assert store.job(job.id).id == job.id  # reading goes on
+    pages["limit"] = 1_000_000  # space again
+    assert job.candidate("a = 1" + "x" * 100_000)
+    store.close()
+
+
+@pytest.mark.parametrize("code", ["53100", "53200", "25006"])  # disk full, out of memory, a standby
+def test_a_postgres_that_cannot_write_is_waited_for(postgres_store: Store, code: str) -> None:
+    with pytest.raises(StoreUnavailable), postgres_store._write() as connection:
+        connection.execute(text(f"DO $$ BEGIN RAISE EXCEPTION 'cannot' USING ERRCODE = '{code}'; END $$"))
+    assert postgres_store.jobs() == ()
+
+
+def test_connections_of_a_process_are_bounded(postgres_store: Store, postgres_url: str) -> None:
+    """Given more threads than connections, I expect the rest to wait their turn."""
+    pool = postgres_store.engine.pool
+    most = pool.size() + pool._max_overflow
+    job = running(postgres_store)
+    seen: list[int] = []
+    errors: list[BaseException] = []
+
+    def use() -> None:
+        try:
+            with postgres_store._read() as connection:
+                counted = text("SELECT COUNT(*) FROM pg_stat_activity WHERE application_name = 'specgen'"
+                               " AND datname = current_database()")  # fmt: skip
+                seen.append(connection.execute(counted).scalar_one())
+                connection.execute(text("SELECT pg_sleep(0.2)"))
+        except BaseException as exc:
+            errors.append(exc)
+
+    threads = [threading.Thread(target=use) for _ in range(most + 16)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not errors
+    assert len(seen) == most + 16
+    assert max(seen) <= most
+    assert postgres_store.job(job.id).id == job.id

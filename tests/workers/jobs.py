@@ -48,6 +48,7 @@ class World:
     settings: Settings
     redis: redis.Redis
     sent: list[str] = field(default_factory=list)
+    runner: Runner | None = None
     owners: Iterator[int] = field(default_factory=lambda: iter(range(1000)))
 
     @property
@@ -63,7 +64,7 @@ class World:
         return asyncio.run(asyncio.wait_for(self._run(job_id, during), 60))
 
     async def _run(self, job_id: str, during: Callable[[], None] | None) -> str:
-        runner = Runner(self.settings, self.store, job_id, f"worker/{next(self.owners)}")
+        self.runner = runner = Runner(self.settings, self.store, job_id, f"worker/{next(self.owners)}")
         async with started(runner) as task:
             if during is not None:
                 while not self._streams(job_id) and not task.done():
@@ -73,6 +74,13 @@ class World:
 
     def _streams(self, job_id: str) -> bool:
         return any(row.ended_at is None for row in self.store.generations(job_id))
+
+    def await_priority(self, priority: int) -> None:
+        """Until the iteration's next request would carry it."""
+        deadline = time.monotonic() + 20
+        while self.runner is None or self.runner.evaluations is None or self.runner.evaluations.priority != priority:
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
 
     def state(self, job_id: str) -> JobState:
         return self.client.job(job_id).state

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from sqlalchemy import text
 
 from specgen.client import iteration_key
 from specgen.errors import UserError
@@ -112,28 +113,31 @@ def test_a_job_that_waits_is_moved_at_once(world: World) -> None:
 
 def test_a_priority_reaches_requests_and_tasks_from_then_on(world: World) -> None:
     job = world.submit(LONG, priority=2)
-    seen: list[int] = []
-    from workers.iteration import Runner
 
-    real = Runner._heed
+    def change() -> None:
+        world.await_priority(2)
+        world.client.set_priority(job, 7)
+        world.await_priority(7)
+        world.client.stop(job)
 
-    async def heed(self: Runner) -> None:
-        import asyncio
+    assert world.run(job, change).startswith("stopped")
+    world.redis.delete("iterations")
+    world.client.resume(job)
+    tag = world.redis.lrange("iterations", 0, 0)[0]
+    assert world.redis.hget(f"specgen:message:{tag}", "priority") == "7"
+    assert world.redis.exists(iteration_key("specgen", job))  # its task waits: reconciliation lets it be
 
-        task = asyncio.ensure_future(real(self))
-        try:
-            while 7 not in seen:
-                if self.evaluations is not None:
-                    seen.append(self.evaluations.priority)
-                await asyncio.sleep(0.02)
-            world.client.stop(job)
-            await task
-        finally:
-            task.cancel()
 
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Runner, "_heed", heed)
-        world.run(job, lambda: world.client.set_priority(job, 7))
-    assert seen[0] == 2
-    assert seen[-1] == 7
-    assert world.redis.exists(iteration_key("specgen", job))  # the task that `submit` had enqueued still waits
+def test_a_worker_whose_job_was_taken_over_writes_nothing_and_leaves_the_scope(world: World) -> None:
+    job = world.submit(LONG)
+
+    def take_over() -> None:
+        with world.store.engine.begin() as connection:
+            connection.execute(text("UPDATE jobs SET lease_expires_at = '2000-01-01 00:00:00'"))
+        assert world.store.acquire_lease(job, "successor", 600.0)
+
+    assert world.run(job, take_over) == "another worker took it over"
+    assert world.redis.hget("specgen:counters", "fence_refused") == "1"
+    assert not closed(world, f"{job}/0")
+    assert [row.ended_at for row in world.store.generations(job) if row.kind == "main"] == [None]
+    assert not world.sent
