@@ -33,14 +33,13 @@ from specgen.settings import get_settings
 from workers.ending import refuse, seconds
 from workers.health import AGAIN_S, Health, Suspicion, Turn
 from workers.labels import ask_gpu, labels, parse_device, worker_name
+from workers.patience import FOREVER, patiently
 from workers.presence import Presence
 from workers.probing import LIMIT_S, Probe
-from workers.serving import patiently
 from workers.watchdog import AFTER_S
 
 SECRETS = ("SPECGEN_LLM", "SPECGEN_DATABASE_URL", "OPENAI_", "ANTHROPIC_", "DEEPSEEK_")
 APPLIED_S = 5.0  # until the event loop has changed its subscriptions
-FOREVER = float("inf")
 
 log = structlog.get_logger(__name__)
 

@@ -59,10 +59,18 @@ def ask_gpu(index: int) -> Gpu | None:
     command = ["nvidia-smi", f"--query-gpu={QUERY}", "--format=csv,noheader,nounits", "-i", str(index)]
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=ASK_S)
-        uuid, name, capability, memory_mib = [field.strip() for field in done.stdout.strip().splitlines()[0].split(",")]
-    except (OSError, subprocess.SubprocessError, ValueError, IndexError):
+    except (OSError, subprocess.SubprocessError):
         return None
-    memory = float(memory_mib) / 1024 if re.fullmatch(r"[\d.]+", memory_mib) else None
+    return parse_gpu(done.stdout)
+
+
+def parse_gpu(answer: str) -> Gpu | None:
+    """The first line of what ``nvidia-smi`` answers; None where it is none."""
+    fields = [field.strip() for field in answer.strip().partition("\n")[0].split(",")]
+    if len(fields) != 4 or not fields[0].startswith("GPU-"):
+        return None
+    uuid, name, capability, memory_mib = fields
+    memory = round(float(memory_mib) / 1024, 1) if re.fullmatch(r"[\d.]+", memory_mib) else None
     return Gpu(uuid, GpuFacts(name=name, compute_capability=capability, memory_gib=memory))
 
 

@@ -8,11 +8,10 @@ judging (specgen.evaluation), queues (specgen.scheduler). Nothing here reads LLM
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NoReturn, TypeVar, cast
+from typing import Any, NoReturn, cast
 
 import redis
 import structlog
@@ -22,41 +21,21 @@ from celery.states import REVOKED
 from specgen.errors import InfrastructureError
 from specgen.evaluation.cell import Device
 from specgen.scheduler import process_groups
-from specgen.scheduler.keys import DELIVERIES_HEADER, WAIT_HEADER, Keys, is_away, script
+from specgen.scheduler.keys import DELIVERIES_HEADER, WAIT_HEADER, Keys, script
 from specgen.scheduler.pool import count, publish_result
 from specgen.settings import EvaluationPolicy
 from specgen.types import EvaluationRequest, EvaluationResult, Json, Status
 from workers.cells import Cell, cell_class
 from workers.health import Suspicion, Turn
+from workers.patience import AWAY, patiently
 
 WATCH_S = 0.025  # between two looks at the scope
 ABORT_GRACE_S, HANG_GRACE_S = 2.0, 0.5
 BUDGET_MARGIN_S = 0.5  # the cell enforces the budget itself and knows more; this is for one that cannot
 MAX_DELIVERIES = 3
 CLAIM_S = 30
-PATIENCE_S = 600.0
-PATIENCE_TOLD_S = 30.0
-AWAY = (redis.RedisError, OSError)  # as far as `is_away` says so
-T = TypeVar("T")
 
 log = structlog.get_logger(__name__)
-
-
-def patiently(call: Callable[[], T], patience_s: float = PATIENCE_S) -> T:
-    """Call it again while Redis is away or refuses writes (its disk or memory is full, it loads), with a line in the
-    log every half minute. Raises its error after ``patience_s``: a restart costs time, not results."""
-    started, told = time.monotonic(), float("-inf")
-    while True:
-        try:
-            return call()
-        except AWAY as exc:
-            now = time.monotonic()
-            if not is_away(exc) or now - started > patience_s:
-                raise
-            if now - told > PATIENCE_TOLD_S:
-                log.warning("redis_away", error=str(exc), waited_s=round(now - started), at_most_s=patience_s)
-                told = now
-            time.sleep(0.2)
 
 
 class Unfit(Exception):

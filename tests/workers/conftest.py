@@ -47,13 +47,13 @@ def submit(send) -> Callable[..., bool]:  # noqa: F811
     """Enqueue requests as a controller does; False where a scope is closed."""
     import time
 
-    from specgen.scheduler.keys import ORIGIN_HEADER, SCOPE_HEADER, ScopeClosed
+    from specgen.scheduler.keys import LABEL_HEADER, ORIGIN_HEADER, SCOPE_HEADER, ScopeClosed
     from specgen.scheduler.pool import TASKS
 
     def one(*requests: EvaluationRequest) -> bool:
         for given in requests:
-            it = given.model_copy(update={"enqueued_at": time.time()})
-            sent = {SCOPE_HEADER: it.scope, ORIGIN_HEADER: it.origin.value}
+            it = given.model_copy(update={"enqueued_at": given.enqueued_at or time.time()})
+            sent = {SCOPE_HEADER: it.scope, ORIGIN_HEADER: it.origin.value, LABEL_HEADER: it.label}
             try:
                 send(TASKS[it.phase], {"request": it.model_dump(mode="json")}, it.phase.value, sent, it.request_id)
             except ScopeClosed:

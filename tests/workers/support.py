@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import socket
+
 import redis
 
 from specgen.scheduler import process_groups
@@ -10,13 +12,14 @@ from specgen.scheduler.pool import DeviceState, PoolState
 from specgen.types import EvaluationResult
 
 KEYS = Keys()
+WORKER = f"device-cpu0@{socket.gethostname()}"
 
 
 def results(client: redis.Redis, scope: str = "j/1") -> list[EvaluationResult]:
     return [EvaluationResult.model_validate_json(f["result"]) for _, f in client.xrange(KEYS.results(scope))]
 
 
-def running(client: redis.Redis, worker: str) -> process_groups.GroupRecord | None:
+def running(client: redis.Redis, worker: str = WORKER) -> process_groups.GroupRecord | None:
     """The group of the evaluation that runs now."""
     if not client.hexists(KEYS.busy, worker):
         return None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import socket
@@ -18,14 +19,15 @@ from specgen.evaluation.cell import Device
 from specgen.scheduler import process_groups
 from specgen.scheduler.keys import Keys
 from specgen.scheduler.pool import PoolState
-from tests.scheduler.support import ROOT, devices, wait_for
+from tests.scheduler.support import ROOT, devices, request, wait_for
+from tests.workers.support import WORKER, results
 from workers import claims
 from workers.claims import DeviceClaim
-from workers.labels import gpu_label, labels
+from workers.ending import TRY_AGAIN
+from workers.labels import gpu_label, identity, labels, parse_gpu
 
 KEYS = Keys()
 GPU = "GPU-7d5f5a2e"
-WORKER = f"device-cpu0@{socket.gethostname()}"
 TAKE = """
 import os, redis, signal, sys, tempfile
 tempfile.tempdir = sys.argv[2]
@@ -135,7 +137,20 @@ def test_a_holder_that_was_stopped_for_too_long_is_told(redis_client) -> None:
     it.release()
 
 
-def test_a_second_worker_on_a_device_does_not_start_and_the_first_goes_on(device, start, redis_client, redis_url):
+def test_a_worker_that_lost_its_device_ends(device, redis_client):
+    """Stopped for so long that another took it: two on one device would be worse."""
+    worker = device("cpu0")
+    [key] = redis_client.keys("specgen:held:*")
+    redis_client.set(key, json.dumps({"owner": "another", "worker": "another"}))
+    assert worker.process.wait(10) == TRY_AGAIN
+    assert "another worker holds the device now" in worker.log.read_text()
+    assert devices(redis_client) == []
+    assert "another" in redis_client.get(key)
+
+
+def test_a_second_worker_on_a_device_does_not_start_and_the_first_goes_on(
+    device, start, submit, redis_client, redis_url
+):
     first = device("cpu0", SPECGEN_DEVICE_LABELS="big, lab.2")
     second = start("workers.device", "--device", "cpu0")
     assert second.process.wait(20) == 2
@@ -150,6 +165,9 @@ def test_a_second_worker_on_a_device_does_not_start_and_the_first_goes_on(device
     assert state.info["pid"] == first.pid
     assert state.labels == ("cpu", "big", "lab.2")
     assert redis_client.zrange("specgen:members", 0, -1) == [WORKER]
+    submit(request("elsewhere", label="h200"), request("here", label="lab.2"))
+    wait_for(lambda: results(redis_client), what="the request for one of its labels")
+    assert redis_client.zcard("validate") == 1, "the one for another device waits"
     assert first.stop() == 0
     assert devices(redis_client) == []
     assert redis_client.zcard("specgen:members") == 0
@@ -167,6 +185,19 @@ def test_a_second_worker_on_a_device_does_not_start_and_the_first_goes_on(device
 )  # fmt: skip
 def test_a_gpus_label_is_its_model(name: str, label: str) -> None:
     assert gpu_label(name) == label
+
+
+def test_what_a_driver_says_of_a_gpu() -> None:
+    """Recorded from nvidia-smi on an H200, and what it says where there is none."""
+    gpu = parse_gpu("GPU-a2f25d26-be25-634e-3b1e-9416048277c5, NVIDIA H200, 9.0, 143771\n")
+    assert gpu is not None
+    assert (gpu.facts.name, gpu.facts.compute_capability, gpu.facts.memory_gib) == ("NVIDIA H200", "9.0", 140.4)
+    device = Device("gpu3", "cuda", 3)
+    assert identity(device, gpu) == "GPU-a2f25d26-be25-634e-3b1e-9416048277c5"
+    assert labels(device, gpu) == ("cuda", "h200")
+    assert parse_gpu("No devices were found\n") is None
+    assert identity(device, None) == f"{socket.gethostname()}/gpu3"
+    assert labels(device, None) == ("cuda",)
 
 
 @pytest.mark.parametrize("text", ["*", "a b", "H200", "a:b", "-x"])

@@ -10,15 +10,17 @@ import socket
 import time
 from pathlib import Path
 
+import pytest
+
 from specgen.scheduler import process_groups
 from specgen.scheduler.keys import Keys
 from specgen.scheduler.pool import PoolState, RedisPool
-from specgen.types import EvaluationResult, Status
+from specgen.types import Status
 from tests.scheduler.support import devices, request, wait_for
+from tests.workers.support import WORKER, results, running
 from workers.scheduler import CeleryControl
 
 KEYS = Keys()
-WORKER = f"device-cpu0@{socket.gethostname()}"
 
 
 def source(**order) -> str:
@@ -36,24 +38,12 @@ def close(redis_url: str, scope: str) -> int:
     return asyncio.run(body())
 
 
-def results(client, scope: str = "j/1") -> list[EvaluationResult]:
-    return [EvaluationResult.model_validate_json(f["result"]) for _, f in client.xrange(KEYS.results(scope))]
-
-
-def running(client, name: str = WORKER) -> process_groups.GroupRecord | None:
-    """The group of the evaluation that runs now."""
-    if not client.hexists(KEYS.busy, name):
-        return None
-    group = process_groups.parse(client.hget(KEYS.groups, name))
-    return group if group and process_groups.members(group.pgid) else None
-
-
 def state(app, request_id: str) -> str:
     return app.backend.get_task_meta(request_id)["status"]
 
 
 def test_requests_are_served_in_order_and_published(device, submit, redis_client, celery_app):
-    first = request("blocks", source=source(sleep_s=0.5), phase="profile")
+    first = request("blocks", source=source(sleep_s=0.5), phase="profile", enqueued_at=time.time() - 3600)
     submit(first)
     device()
     wait_for(lambda: redis_client.hexists(KEYS.busy, WORKER), what="busy")
@@ -67,6 +57,7 @@ def test_requests_are_served_in_order_and_published(device, submit, redis_client
     assert [r.candidate_id for r in got] == ["blocks", "pm", "p1", "p2", "vm", "v2", "v1"]
     assert {(r.status, r.worker, r.device) for r in got} == {(Status.VALID, WORKER, "cpu0")}
     assert got[0].device_s >= 0.5
+    assert got[0].queue_s < 60, "as Redis measured it: the sender's clock is an hour behind"
     assert got[1].queue_s > 0.0
     wait_for(lambda: state(celery_app, first.request_id) == "SUCCESS")
     wait_for(lambda: not redis_client.hexists(KEYS.busy, WORKER), what="idle")
@@ -90,20 +81,30 @@ def test_a_boundary_aborts_what_runs_and_only_that(device, submit, redis_client,
     assert process_groups.members(group.pgid) == [], "no orphan"
     assert results(redis_client, "j/1") == []
     assert state(celery_app, doomed.request_id) == "REVOKED"
+    assert redis_client.hget(KEYS.counters, "aborted") == "1", "the queued one was dropped"
     wait_for(lambda: redis_client.keys("specgen:message:*") == [], what="the acknowledgements")
 
 
-def test_a_worker_killed_while_it_runs_loses_nothing(device, submit, redis_client):
-    """SIGKILL to parent and pool process: restored once at the same score, its evaluation ended, then served."""
+@pytest.mark.parametrize("whole", [True, False], ids=["whole", "parent"])
+def test_a_worker_killed_while_it_runs_loses_nothing(device, submit, redis_client, whole: bool):
+    """SIGKILL to parent and pool process, or to the parent alone, which the pool process must not outlive: restored
+    once at the same score, its evaluation ended, then served."""
     worker = device()
-    submit(request("victim", source=source(sleep_s=3)))
+    submit(request("victim", source=source(sleep_s=1.5, child=True)))
     group = wait_for(lambda: running(redis_client), what="the evaluation")
+    wait_for(lambda: len(process_groups.members(group.pgid)) == 2, what="it to have its order")
     [key] = redis_client.keys("specgen:message:*")
     score = redis_client.hget(key, "score")
 
-    worker.kill()
-    assert process_groups.members(group.pgid), "it outlived its worker"
-    os.kill(group.pgid, signal.SIGSTOP)  # and would for ever
+    os.kill(group.pgid, signal.SIGSTOP)  # it would never end by itself
+    children = process_groups.members(worker.pid)
+    if whole:
+        worker.kill()
+    else:
+        worker.process.kill()
+        worker.process.wait()
+        wait_for(lambda: not process_groups.members(worker.pid), 2, f"the end of {children}")
+    assert process_groups.members(group.pgid), "the evaluation outlived its worker"
     device()
 
     wait_for(lambda: results(redis_client), 15, "the result")
@@ -148,6 +149,7 @@ def test_a_request_that_kills_its_worker_is_quarantined(device, submit, redis_cl
     result = wait_for(lambda: results(redis_client), 30, "the verdict")[0]
     assert result.status is Status.INFRA_ERROR
     assert "quarantined: its worker was lost 3 times" in result.error
+    assert redis_client.hget(KEYS.counters, "quarantined") == "1"
     wait_for(lambda: results(redis_client, "k/1"), 10, "the next request")
     wait_for(lambda: redis_client.keys("specgen:message:*") == [], what="both acknowledged")
 

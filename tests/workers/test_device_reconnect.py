@@ -43,10 +43,13 @@ def test_redis_restarts_while_a_request_runs(server, tmp_path):
     app = Celery("test", set_as_current=False)
     app.config_from_object(importlib.reload(importlib.import_module("celeryconfig")))
     client = redis.Redis.from_url(server.url, decode_responses=True)
+    server.stop()
     worker = WorkerProcess(
         ["workers.device", "--device", "cpu0"], server.url, tmp_path, SPECGEN_VISIBILITY_TIMEOUT_S="3"
     )
     try:
+        wait_for(lambda: "redis_away" in worker.log.read_text(), 20, "a line about Redis that is away")
+        server.start()
         wait_for(lambda: devices(client), 20, f"the device, see {worker.log}")
         for name, sleep_s in (("runs", 5), ("after", 0)):
             it = request(name, source=json.dumps({"sleep_s": sleep_s}))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 from pathlib import Path
 
 import pytest
@@ -20,7 +19,6 @@ from workers.health import Suspicion, Turn
 from workers.probing import Probe, examine
 
 KEYS = Keys()
-WORKER = f"device-cpu0@{socket.gethostname()}"
 DEAD = json.dumps({"exit": True})
 
 
@@ -57,7 +55,7 @@ def test_an_evaluation_killed_from_outside_is_an_outcome(device, submit, redis_c
     """As the kernel does it when memory runs out: SIGKILL to the process that evaluates."""
     device()
     submit(request("victim", source=json.dumps({"sleep_s": 60})))
-    group = wait_for(lambda: running(redis_client, WORKER), what="the evaluation")
+    group = wait_for(lambda: running(redis_client), what="the evaluation")
     wait_for(lambda: redis_client.keys(KEYS.start("*")), what="the start claim")
     submit(request("next"))
     os.killpg(group.pgid, signal.SIGKILL)

@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import socket
 from pathlib import Path
 
-from specgen.scheduler.keys import Keys
 from tests.scheduler.support import devices, request, wait_for
-from tests.workers.support import results
+from tests.workers.support import WORKER, results
 from workers.ending import TRY_AGAIN
 from workers.scheduler import CeleryControl
 from workers.watchdog import Watchdog, waiting
-
-KEYS = Keys()
-WORKER = f"device-cpu0@{socket.gethostname()}"
 
 
 def test_half_a_minute_of_hunger_resets_and_another_ends() -> None:
