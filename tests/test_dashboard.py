@@ -21,6 +21,7 @@ from specgen.scheduler.pool import RedisPool
 from tests.conftest import lacking
 from tests.scheduler.conftest import celery_app, send
 from tests.scheduler.support import request, wait_for
+from tests.test_metrics import samples, scrape
 from tests.workers.conftest import device, start
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
@@ -116,7 +117,7 @@ def rows(page: Page, table: str) -> dict[str, list[str]]:
     return {cells[0]: cells[1:] for cells in found}
 
 
-def test_what_an_operator_sees(system, dashboard, device, browser) -> None:
+def test_what_an_operator_sees(system, dashboard, device, browser, redis_client) -> None:
     device("cpu0")
     page = browser.new_page()
     broken: list[str] = []
@@ -142,7 +143,7 @@ def test_what_an_operator_sees(system, dashboard, device, browser) -> None:
     page.goto(f"{dashboard}/task/{running}")
     expect(page.locator(".badge")).to_have_text("STARTED")
     expect(page.locator("#task-page")).to_contain_text("workers.validation.validate")
-    expect(page.locator("#task-page")).to_contain_text("job8")
+    expect(page.locator("#task-page")).to_contain_text("job8/1 fork running on cpu")
     assert SOURCE not in page.content()
     expect(page.get_by_role("button", name="Terminate")).to_have_count(0)  # it would orphan the evaluation
 
@@ -166,6 +167,11 @@ def test_what_an_operator_sees(system, dashboard, device, browser) -> None:
     expect(table).to_contain_text("REVOKED")
     assert SOURCE not in page.content()
     assert broken == []
+
+    told = samples(scrape(redis_client))  # the same in figures
+    assert told["specgen_evaluations_aborted_total", ()] >= 1
+    assert told["specgen_requests_served_total", ("profile",)] >= 1
+    assert told["specgen_queue_waiting", ("cpu", "validate")] == 0
 
 
 def test_nobody_enters_without_the_password(dashboard) -> None:

@@ -34,7 +34,7 @@ def sender(celery: Celery) -> Send:
     def send(task_name: str, kwargs: dict[str, Json], queue: str, headers: dict[str, str], task_id: str) -> None:
         request = kwargs["request"]
         assert isinstance(request, dict)
-        shown = {name: request.get(name) for name in ("job_id", "iteration", "candidate_id", "origin")}
+        shown = "{job_id}/{iteration} {origin} {candidate_id} on {label}".format_map(request)
         try:
             celery.send_task(
                 task_name,
@@ -43,7 +43,7 @@ def sender(celery: Celery) -> Send:
                 queue=queue,
                 headers=headers,
                 argsrepr="()",
-                kwargsrepr=repr(shown),
+                kwargsrepr=shown,
                 retry_policy=PUBLISH_RETRY,
             )
         except OperationalError as exc:

@@ -23,10 +23,9 @@ from flower.views import BaseHandler
 from flower.views.workers import WorkerView
 
 from specgen.errors import EnvironmentLacking, SettingsError
-from specgen.scheduler.keys import UNACKED_INDEX, Keys, script
+from specgen.scheduler.keys import ITERATIONS, TICKET_QUEUES, UNACKED_INDEX, Keys, script
 from specgen.settings import get_settings
 
-QUEUES = ("iterations", "profile", "validate")
 ITERATION_WORKERS = "iterations@"  # their node names begin so
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 DEFAULTS = {
@@ -55,9 +54,9 @@ class SpecGenBroker:
 
     def _row(self, name: str, ready: int, unacknowledged: int, consumers: int) -> dict[str, str | int]:
         row: dict[str, str | int] = {"name": name, "messages": ready + unacknowledged, "messages_ready": ready}
-        if name in QUEUES:
+        if name in TICKET_QUEUES:
             row["messages_unacknowledged"] = unacknowledged
-            row["consumers"] = self._iteration_workers if name == "iterations" else consumers
+            row["consumers"] = self._iteration_workers if name == ITERATIONS else consumers
         return row
 
 
@@ -70,7 +69,7 @@ def _broker(self: Any) -> SpecGenBroker:
 
 def _queue_names(self: Any) -> list[str]:
     """All of ours, consumed by someone just now or not."""
-    return sorted({*QUEUES, *_flowers_queue_names(self)})
+    return sorted({*TICKET_QUEUES, *_flowers_queue_names(self)})
 
 
 async def _worker_page(self: Any, name: str) -> None:

@@ -17,7 +17,7 @@ from prometheus_client.registry import Collector
 
 from specgen.scheduler.keys import (
     ANY_DEVICE,
-    DEVICE_QUEUES,
+    ITERATIONS,
     TICKET_QUEUES,
     UNACKED_INDEX,
     WAIT_BOUNDS_S,
@@ -37,9 +37,8 @@ COUNTERS = {  # of the hash: name here, meaning
     "moved": ("specgen_role_changes", "Changes of a device's role."),
 }
 COUNTERS_BY_QUEUE = {
-    "enqueued": ("specgen_requests_enqueued", "Requests accepted into a queue.", TICKET_QUEUES),
-    "served": ("specgen_requests_served", "Deliveries from a queue, repeated ones included.", TICKET_QUEUES),
-    "busy_s": ("specgen_device_busy_seconds", "Seconds that devices spent on requests of a queue.", DEVICE_QUEUES),
+    "enqueued": ("specgen_requests_enqueued", "Requests accepted into a queue."),
+    "served": ("specgen_requests_served", "Deliveries from a queue, repeated ones included."),
 }
 
 log = structlog.get_logger(__name__)
@@ -82,8 +81,8 @@ def _mapping(flat: list[str]) -> dict[str, str]:
 
 def _waiting(queues: list[tuple[str, str, int]]) -> Metric:
     family = GaugeMetricFamily("specgen_queue_waiting", "Requests that wait.", labels=["queue", "label"])
-    if not any(queue == "iterations" for queue, *_ in queues):
-        family.add_metric(["iterations", ""], 0)
+    if not any(queue == ITERATIONS for queue, *_ in queues):
+        family.add_metric([ITERATIONS, ""], 0)
     for queue, label, waiting in queues:
         family.add_metric([queue, label], waiting)
     return family
@@ -130,9 +129,9 @@ def _scalars(claims: list[tuple[str, int]], scalars: tuple[int, int, int, int]) 
 def _counters(values: dict[str, str]) -> Iterator[Metric]:
     for field, (name, meaning) in COUNTERS.items():
         yield CounterMetricFamily(name, meaning, value=float(values.get(field, 0)))
-    for field, (name, meaning, queues) in COUNTERS_BY_QUEUE.items():
+    for field, (name, meaning) in COUNTERS_BY_QUEUE.items():
         family = CounterMetricFamily(name, meaning, labels=["queue"])
-        for queue in queues:
+        for queue in TICKET_QUEUES:
             family.add_metric([queue], float(values.get(f"{field}:{queue}", 0)))
         yield family
 
