@@ -52,7 +52,7 @@ def main() -> None:
     home = options.home or Path(tempfile.mkdtemp(prefix="sgf-"))
     home.mkdir(parents=True, exist_ok=True)
     print(
-        f"# {machine()}, load {os.getloadavg()[0]:.1f}, seed {options.seed}, {len(cases)} cases, logs in {home / 'logs'}"
+        f"# {machine()}, load {os.getloadavg()[0]:.1f}, seed {options.seed}, {len(cases)} cases, logs: {home / 'logs'}"
     )
     system = System(home.resolve())
     try:

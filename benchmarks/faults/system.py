@@ -22,7 +22,7 @@ from typing import Any, cast
 
 import redis
 
-from benchmarks.faults import cheap_cell
+from benchmarks.faults import cheap_cell, watch
 from benchmarks.faults.postgres import Postgres
 from specgen.client import Client
 from specgen.runtime.processes import Child
@@ -75,6 +75,7 @@ class System:
         os.environ |= self._settings() | {"SPECGEN_DATABASE_URL": self.postgres.url}
         get_settings.cache_clear()
         migrate(self.postgres.url)
+        watch.install(self.postgres.url, [f"iterations{i}" for i in range(self.size.iteration_workers)])
         self._spawn("model-server", self._commands()["model-server"])
         port = self.home / "model.url"
         if not self.wait(port.exists, 60):
@@ -124,7 +125,8 @@ class System:
         if name.startswith("device"):
             env |= {"SPECGEN_CELL": "benchmarks.faults.cheap_cell:CheapCell", cheap_cell.LOG: str(self.log)}
         if name.startswith("iterations"):
-            env |= {"SPECGEN_DATABASE_URL": self.postgres.url, "SPECGEN_LLM__DEFAULT__MODEL": "specgen-synthetic"}
+            env["SPECGEN_DATABASE_URL"] = self.postgres.url_of(name.replace("-", ""))
+            env["SPECGEN_LLM__DEFAULT__MODEL"] = "specgen-synthetic"
             env["SPECGEN_LLM__DEFAULT__BASE_URL"] = self.model_url
         return env | self.extra.get(name, {})
 
@@ -231,6 +233,7 @@ class System:
         self.sleep(away_s)
         self.held.discard("postgres")
         self.postgres.wait()
+        self.client.store.engine.dispose()  # our own connections are broken, too
 
 
 def parent(pid: int) -> int:

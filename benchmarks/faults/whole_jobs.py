@@ -1,22 +1,34 @@
-"""R1–R5, R8: faults while whole jobs run, from prompt to stored outcome, and the audit once they have ended."""
+"""R1–R5, R8, R9: faults while whole jobs run, from prompt to stored outcome, and the audit once they have ended."""
 
 from __future__ import annotations
 
+import os
+import signal
 import time
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import asdict
+from datetime import UTC, datetime
+from random import Random
 
 from benchmarks.faults.audit import Findings, audit
 from benchmarks.faults.cases import Case, Result
-from benchmarks.faults.kills import strike
+from benchmarks.faults.kills import role_of, strike
 from benchmarks.faults.system import System
+from benchmarks.faults.watch import blocked, stale_writes
 from specgen.client import problem
-from specgen.types import JobSpec
+from specgen.types import JobSpec, JobState, Origin
 
 JOBS = 6  # at a time
 ITERATIONS = 3
 END_S = 240.0  # a job must end so long after the last fault: a wiped Redis is made up for within two minutes
-SPACING_S = {"iteration": (2.0, 5.0), "scheduler": (1.0, 3.0)}  # between two faults; else 0.3 to 1.5
+SPACING_S = {  # between two faults; else 0.3 to 1.5
+    "iteration": (2.0, 5.0),
+    "scheduler": (1.0, 3.0),
+    "killed": (2.0, 6.0),
+    "wiped": (3.0, 8.0),
+    "transaction": (0.05, 0.1),
+}
 
 
 class Jobs:
@@ -43,7 +55,7 @@ def faults(system: System, case: Case, result: Result, inject: Callable[[], str 
     jobs, rng, begun = Jobs(system, case.index), case.rng, time.monotonic()
     low, high = SPACING_S.get(case.kind, (0.3, 1.5))
     tries = 0
-    while result.faults < case.faults and tries < 100 * case.faults:
+    while result.faults < case.faults and tries < 1000 * case.faults:
         jobs.top_up()
         system.sleep(rng.uniform(low, high) if tries == 0 or result.schedule else 0.1)
         tries += 1
@@ -67,6 +79,201 @@ def record(result: Result, found: Findings) -> None:
 def kill_case(system: System, case: Case) -> Result:
     """R1, R2, R8: SIGKILL at random moments."""
     result, rng = Result(case.key, case.line, case.kind), case.rng
-    jobs = faults(system, case, result, lambda: strike(system, case.kind, rng))
+    spent = system.tokens()["completion"]
+
+    def inject() -> str | None:
+        held = holders(system)
+        told = strike(system, case.kind, rng)
+        if told is not None and told.startswith("iterations"):
+            name = told.partition(" ")[0].replace("-", "")
+            result.counts["interrupted"] = result.count("interrupted") + held.count(name)
+        return told
+
+    jobs = faults(system, case, result, inject)
+    record(result, audit(system, jobs.ids))
+    if case.kind == "iteration":
+        _repeated(system, jobs.ids, system.tokens()["completion"] - spent, result)
+    return result
+
+
+def holders(system: System) -> list[str]:
+    """The worker of every lease that lives, such as ``iterations0``."""
+    alive = [job for job in system.client.store.jobs(JobState.RUNNING) if job.lease_owner and job.lease_expires_at]
+    return [str(job.lease_owner).partition("@")[0] for job in alive if job.lease_expires_at > datetime.now(UTC)]
+
+
+def _repeated(system: System, job_ids: list[str], served: int, result: Result) -> None:
+    """R8: what the model server wrote beyond the attempts that stand, which are the last of each iteration."""
+    needed = iterations = 0
+    for job_id in job_ids:
+        made = system.client.store.generations(job_id)
+        last = {one.iteration: one.id for one in made if one.kind is Origin.MAIN}
+        iterations += len(last)
+        needed += sum(one.usage.completion_tokens for one in made if one.id >= last.get(one.iteration, one.id))
+    result.counts |= {"tokens_served": served, "tokens_needed": needed, "iterations": iterations}
+    result.counts["reruns"] = reruns(system, job_ids)
+
+
+def reruns(system: System, job_ids: list[str]) -> int:
+    """Iterations that were begun again, each as often as it was."""
+    mains: Counter[tuple[str, int]] = Counter()
+    for job_id in job_ids:
+        mains.update(
+            (job_id, one.iteration) for one in system.client.store.generations(job_id) if one.kind is Origin.MAIN
+        )
+    return sum(mains.values()) - len(mains)
+
+
+def valkey_case(system: System, case: Case) -> Result:
+    """R3: the server is killed and started again, with its append-only file or (``wiped``) without anything."""
+    result, rng, wipe = Result(case.key, case.line, case.kind), case.rng, case.kind == "wiped"
+
+    def inject() -> str:
+        away_s = rng.uniform(0.0, 2.0)
+        system.kill_valkey(wipe=wipe, away_s=away_s)
+        return f"Valkey {'wiped' if wipe else 'killed'}, away {away_s:.2f} s"
+
+    jobs = faults(system, case, result, inject)
+    record(result, audit(system, jobs.ids, streams=not wipe))
+    return result
+
+
+def postgres_case(system: System, case: Case) -> Result:
+    """R4: an immediate stop, or SIGKILL of the postmaster."""
+    result, rng = Result(case.key, case.line, case.kind), case.rng
+
+    def inject() -> str:
+        number, away_s = rng.choice((signal.SIGQUIT, signal.SIGKILL)), rng.uniform(0.0, 2.0)
+        system.kill_postgres(number, away_s)
+        return f"Postgres {number.name}, away {away_s:.2f} s"
+
+    jobs = faults(system, case, result, inject)
+    record(result, audit(system, jobs.ids))
+    return result
+
+
+def zombie_case(system: System, case: Case) -> Result:
+    """R5: a worker sleeps (SIGSTOP) past its leases, others take over, it wakes (SIGCONT) and goes on."""
+    result, rng = Result(case.key, case.line, case.kind), case.rng
+
+    def inject() -> str | None:
+        if case.kind == "device":
+            return _device_zombie(system, rng, result)
+        return _iteration_zombie(system, rng, result, within=case.kind == "transaction")
+
+    jobs = faults(system, case, result, inject)
+    record(result, audit(system, jobs.ids))
+    stale = stale_writes(system.client.store.engine, jobs.ids)
+    result.counts["stale_writes"] = len(stale)
+    result.notes += stale
+    return result
+
+
+def _iteration_zombie(system: System, rng: Random, result: Result, *, within: bool) -> str | None:
+    """``within``: it falls asleep in the middle of a transaction, whose locks it keeps."""
+    name = f"iterations-{rng.randrange(system.size.iteration_workers)}"
+    owner, store = name.replace("-", "") + "@", system.client.store
+    mine = [job.id for job in store.jobs(JobState.RUNNING) if (job.lease_owner or "").startswith(owner)]
+    if not mine:
+        return None
+    group = system.children[name].process.pid
+    os.killpg(group, signal.SIGSTOP)
+    if within and not blocked(store.engine, owner.removesuffix("@")):
+        os.killpg(group, signal.SIGCONT)
+        return None
+
+    def taken() -> bool:
+        now = [store.job(job_id) for job_id in mine]
+        return all(job.state.terminal or not (job.lease_owner or owner).startswith(owner) for job in now)
+
+    over = system.wait(taken, 45, 0.2)
+    if not over:
+        result.notes += blocked(store.engine)
+    begun = time.monotonic()
+    os.killpg(group, signal.SIGCONT)
+    result.counts["zombies"] = result.count("zombies") + len(mine)
+    if not over:
+        result.notes.append(f"stuck: {name} slept 45 s and nobody took over {mine}")
+    system.sleep(rng.uniform(1.0, 3.0))
+    return f"{name} slept with {len(mine)} jobs, taken over: {over}, awake for {time.monotonic() - begun:.1f} s"
+
+
+def _device_zombie(system: System, rng: Random, result: Result) -> str | None:
+    busy = sorted(device.worker for device in system.view().devices if device.busy)
+    if not busy:
+        return None
+    worker = rng.choice(busy)
+    group = system.children[role_of(worker)].process.pid
+    tag = system.redis.hget(system.keys.busy, worker)
+    os.killpg(group, signal.SIGSTOP)
+    over = system.wait(lambda: system.redis.hget(system.keys.busy, worker) != tag, 30, 0.2)
+    system.sleep(rng.uniform(0.0, 1.0))
+    os.killpg(group, signal.SIGCONT)
+    result.counts["zombies"] = result.count("zombies") + 1
+    if not over:
+        result.notes.append(f"stuck: {worker} slept 30 s and nobody took its message")
+    return f"{worker} slept, its message taken: {over}"
+
+
+def drain_case(system: System, case: Case) -> Result:
+    """R9: SIGTERM; the worker finishes what it does, ends and is started again."""
+    result, rng = Result(case.key, case.line, case.kind), case.rng
+
+    def inject() -> str | None:
+        count = system.size.devices if case.kind == "device" else system.size.iteration_workers
+        name = f"{'device' if case.kind == 'device' else 'iterations'}-{rng.randrange(count)}"
+        child, begun = system.children[name], time.monotonic()
+        child.terminate()
+        if not system.wait(lambda: system.children[name] is not child, 60):
+            result.notes.append(f"stuck: {name} did not end within 60 s of SIGTERM")
+            os.killpg(child.process.pid, signal.SIGKILL)
+        result.samples.append(time.monotonic() - begun)
+        return f"{name} SIGTERM, ended after {time.monotonic() - begun:.2f} s with {child.process.poll()}"
+
+    jobs = faults(system, case, result, inject)
+    record(result, audit(system, jobs.ids))
+    result.counts["reruns"] = reruns(system, jobs.ids)
+    return result
+
+
+POINTS = {  # point -> the role in which it is passed
+    "ticket.grabbed": "device-0",
+    "evaluation.claimed": "device-1",
+    "evaluation.publishing": "device-2",
+    "evaluation.published": "device-0",
+    "ticket.acknowledging": "device-1",
+    "put.stored": "iterations-0",
+    "put.sent": "iterations-1",
+    "result.storing": "iterations-0",
+    "result.stored": "iterations-1",
+    "boundary.storing": "iterations-0",
+    "boundary.stored": "iterations-1",
+    "iteration.sending": "iterations-0",
+    "roles.written": "scheduler",
+}
+
+
+def point_case(system: System, case: Case) -> Result:
+    """R1, R2 at a named point (docs/faults.md): for certain, at the first to third pass."""
+    result, rng, role = Result(case.key, case.line, case.kind), case.rng, POINTS[case.kind]
+    marker, nth = system.home / f"crash-{case.kind}-{case.index}-{time.monotonic_ns()}", rng.randint(1, 3)
+    if role == "scheduler":
+        nth = 1  # roles are seldom written
+        system.redis.delete(system.keys.roles)
+    system.restart(role, SPECGEN_CRASH_POINT=f"{case.kind}:{nth}", SPECGEN_CRASH_ONCE=str(marker))
+    jobs, begun = Jobs(system, case.index), time.monotonic()
+    jobs.top_up()
+    deadline = begun + 60
+    while not marker.exists() and time.monotonic() < deadline:
+        system.sleep(0.1)
+        jobs.top_up()
+    if marker.exists():
+        result.faults = 1
+        result.schedule.append(f"{time.monotonic() - begun:.2f} s: {role} died at pass {nth} of {case.kind}")
+    else:
+        result.notes.append(f"{case.kind} was not passed {nth} times by {role} within 60 s")
+    system.extra.pop(role, None)
+    if not system.wait(lambda: not jobs.running(), END_S, 0.3):
+        result.notes.append(f"not ended {END_S:g} s after the fault: {jobs.running()}")
     record(result, audit(system, jobs.ids))
     return result
