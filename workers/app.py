@@ -10,6 +10,7 @@ from importlib.util import find_spec
 from celery import Celery
 from kombu.exceptions import OperationalError
 
+from specgen.crash_points import crash_point
 from specgen.errors import PoolUnavailable
 from specgen.scheduler.pool import Send
 from specgen.types import Json
@@ -46,6 +47,7 @@ def sender(celery: Celery) -> Send:
                 kwargsrepr=shown,
                 retry_policy=PUBLISH_RETRY,
             )
+            crash_point("put.sent")
         except OperationalError as exc:
             raise PoolUnavailable(f"Redis cannot be reached: {exc}", "see SPECGEN_REDIS_URL") from exc
 

@@ -31,6 +31,7 @@ from specgen.controller.budgets import Budget, Spent, keep
 from specgen.controller.cancelling import stop
 from specgen.controller.evaluations import Evaluations
 from specgen.controller.loop import Iteration, IterationOutcome, IterationPlan
+from specgen.crash_points import crash_point
 from specgen.errors import (
     InfrastructureError,
     ModelUnavailable,
@@ -231,6 +232,7 @@ class Runner:
         if state.terminal:
             await events.publish(EventKind.JOB, state=state.value, reason=reason)
         else:
+            crash_point("iteration.sending")
             await asyncio.to_thread(send_iteration, self.job_id)
         return f"{state}: {reason}"
 
@@ -412,6 +414,7 @@ class Runner:
             main_failure=outcome.main_failure,
         )
         search.update(result, history)
+        crash_point("boundary.storing")
         await stored(
             self.store.close_iteration,
             self.job_id,
@@ -422,6 +425,7 @@ class Runner:
             search_state=search.dump(),
             token=self.token,
         )
+        crash_point("boundary.stored")
         speedup = chosen.speedup if chosen else None
         await events.publish(EventKind.BOUNDARY, reason=outcome.reason.value, speedup=speedup)
 

@@ -19,6 +19,7 @@ from redis.exceptions import RedisError
 from specgen.client import events_key
 from specgen.controller.cancelling import patiently
 from specgen.controller.ports import CandidateNote, GenerationRecord
+from specgen.crash_points import crash_point
 from specgen.store import Store
 from specgen.types import EvaluationRequest, EvaluationResult, Event, EventKind, Origin, Trigger
 
@@ -113,8 +114,11 @@ class Journal:
 
     async def result(self, result: EvaluationResult) -> bool:
         """The request's answer; True if it is the candidate's final outcome."""
+        crash_point("result.storing")
         try:
-            return bool(await stored(self.store.record_result, result, self.job_id, token=self.token))
+            final = bool(await stored(self.store.record_result, result, self.job_id, token=self.token))
+            crash_point("result.stored")
+            return final
         except ValueError:  # no such request: not this job's, or never stored
             return False
 

@@ -18,6 +18,7 @@ import structlog
 from celery.exceptions import Ignore, Reject
 from celery.states import REVOKED
 
+from specgen.crash_points import crash_point
 from specgen.errors import InfrastructureError
 from specgen.evaluation.cell import Device
 from specgen.scheduler import process_groups
@@ -194,6 +195,7 @@ def serve(task: Any, payload: dict[str, Json]) -> dict[str, Json]:
     if claim == "held":
         log.warning("evaluated_elsewhere", request=request.request_id)
         raise Ignore
+    crash_point("evaluation.claimed")
     try:
         result = _evaluate(server, request, queue_s, int(task.request.get(DELIVERIES_HEADER) or 1))
     except Aborted:
@@ -225,7 +227,9 @@ def _evaluate(server: Server, request: EvaluationRequest, queue_s: float, delive
         server.suspicion.learn(Status.INFRA_ERROR, str(exc))
         server.publish(request, _failed(request, f"{type(exc).__name__}: {exc}"))
         raise
+    crash_point("evaluation.publishing")
     server.publish(request, result)
+    crash_point("evaluation.published")
     return result
 
 

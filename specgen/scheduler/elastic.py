@@ -22,6 +22,7 @@ from typing import Any, Literal, Protocol, cast
 import redis
 import structlog
 
+from specgen.crash_points import crash_point
 from specgen.scheduler.allocation import Labels, Load, Role, Worker, plan
 from specgen.scheduler.boundaries import Boundary, Decision, Reason, merge, parse_load
 from specgen.scheduler.keys import PROFILE, VALIDATE, Keys, is_away, script
@@ -161,6 +162,7 @@ class ElasticScheduler:
             self._pulse = (str(epoch), self._pulse[1])
             self._workers = tuple(replace(one, role=moves.get(one.name, one.role)) for one in self._workers)
             self._unproven |= set(moves)
+            crash_point("roles.written")
             self.control.apply_role(list(moves))
         if answered:
             self._turns = {group.labels: group.turn for group in plans}

@@ -30,6 +30,7 @@ from kombu.transport import redis as stock
 from kombu.utils.encoding import bytes_to_str
 from kombu.utils.json import dumps, loads
 
+from specgen.crash_points import crash_point
 from specgen.errors import SettingsError
 from specgen.scheduler.keys import (
     DELIVERIES_HEADER,
@@ -88,6 +89,7 @@ class QoS(stock.QoS):
 
     def ack(self, delivery_tag: str) -> None:
         """Acknowledge; while Redis cannot be reached the acknowledgement is owed and the lease kept."""
+        crash_point("ticket.acknowledging")
         with self._lock:
             self._quick_ack(delivery_tag)
         self._settle(delivery_tag)
@@ -209,6 +211,7 @@ class Channel(stock.Channel):
                 if is_away(exc):  # it refuses writes: for the publisher the same as one that cannot be reached
                     raise redis.ConnectionError(str(exc)) from exc
                 raise
+        crash_point("put.stored")
         if length < 0:
             raise ScopeClosed(f"scope {scope} is closed")
 
@@ -300,6 +303,7 @@ class Channel(stock.Channel):
         if self._closing or queue not in self.active_queues:  # unsubscribed while the pop was in flight
             self.restore_ticket(tag, bytes_to_str(reply[3]), self.qos.own, unstarted=True)
             raise Empty
+        crash_point("ticket.grabbed")
         self.connection._deliver(self._ticket_message(reply), queue)
         return True
 
