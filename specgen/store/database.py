@@ -24,6 +24,7 @@ from specgen.store import tables as t
 
 BUSY_TIMEOUT_MS = 30_000
 CONNECT_TIMEOUT_S = 5
+IDLE_TIMEOUT_MS = 10_000  # between two statements of one transaction, which no writer of ours needs
 READ_ONLY = "25006"  # what a Postgres that is only a standby answers to a write
 
 
@@ -92,7 +93,12 @@ def _postgres(url: URL) -> Engine:
         max_overflow=24,
         pool_timeout=60,
         pool_pre_ping=True,
-        connect_args={"connect_timeout": CONNECT_TIMEOUT_S, "application_name": "specgen"},
+        connect_args={
+            "connect_timeout": CONNECT_TIMEOUT_S,
+            "application_name": "specgen",
+            # a worker that freezes within a transaction must not keep the job's row from its successor
+            "options": f"-c idle_in_transaction_session_timeout={IDLE_TIMEOUT_MS}",
+        },
     )
 
 
