@@ -24,7 +24,7 @@ app.conf.update(
     broker_connection_retry_on_startup=True,
     broker_transport_options={"visibility_timeout": 600},
 )
-STARTED = "stock:started"
+STARTS = "bench:start:"
 
 
 @app.task(name="stamp")
@@ -32,5 +32,6 @@ def stamp(token: str, sleep_s: float, redis_url: str) -> None:
     """Say when it started, then sleep."""
     started = time.time()
     with redis.Redis.from_url(redis_url) as client:
-        client.hset(STARTED, token, repr(started))
+        client.rpush(STARTS + token, repr(started))
+        client.expire(STARTS + token, 600)
     time.sleep(sleep_s)

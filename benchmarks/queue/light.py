@@ -1,0 +1,199 @@
+"""Light workers, many in one process: ``python -m benchmarks.queue.light ours|stock FIRST COUNT``.
+
+Each is what the parent process of a device worker is to the queue: a kombu connection with the real transport on
+Celery's event loop, a consumer that holds one message, a heartbeat, and a remote-control mailbox by which its role
+changes. What it runs is a no-op or a sleep in the loop, so what is measured is the queue: there is no pool process, no
+start claim, no cell. A running sleep looks for its scope's boundary as often as a device worker does. The stock ones
+differ in the transport and the queues' names alone; ``revoke`` ends a stock sleep, which the real one cannot do without
+killing its pool process.
+"""
+
+# mypy: allow-untyped-calls
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import sys
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+import redis
+from celery import Celery
+from kombu import Connection, Consumer, Exchange, Queue
+from kombu.asynchronous import Hub, set_event_loop
+
+from benchmarks.queue.system import STARTS
+from specgen.scheduler.elastic import QUEUES
+from specgen.scheduler.keys import Keys, script
+from specgen.settings import get_settings
+from workers.serving import WATCH_S
+
+HEARTBEAT_S = 2.0
+SERVES = "bench:serves"  # hash light worker -> the queues that it consumes
+
+
+@dataclass
+class Worker:
+    """One light worker. Its roles and its watch are SpecGen's."""
+
+    name: str
+    hub: Any
+    app: Celery
+    client: redis.Redis
+    running: dict[str, tuple[Any, list[Any]]] = field(default_factory=dict)  # task -> message, timers
+
+    def start(self) -> None:
+        """Connect, listen for orders, consume."""
+        self.connection = self.connect()
+        channel = self.connection.channel()
+        self.consumer = Consumer(
+            channel, queues=self.queues(), callbacks=None, on_message=self._run, accept=["json"], prefetch_count=1
+        )
+        self.consumer.consume()
+        mailbox = self.app.control.mailbox(self.connection)
+        node = mailbox.Node(self.name, channel=self.connection.channel(), handlers=self.orders())
+        self.listener = node.listen()
+        self.connection.register_with_event_loop(self.hub)
+        self.present()
+
+    def connect(self) -> Connection:
+        """Through the transport with a device's name."""
+        options = {**self.app.conf.broker_transport_options, "specgen_device": self.name, "specgen_labels": ("cpu",)}
+        return Connection(self.app.conf.broker_url, transport_options=options)
+
+    def queues(self) -> list[Queue]:
+        """As its role says."""
+        self.keys = Keys(order=get_settings().pool.order)
+        return [_queue(name) for name in QUEUES[self._role()]]
+
+    def orders(self) -> dict[str, Any]:
+        """Remote control."""
+        return {"apply_role": lambda _state: self._apply_role()}
+
+    def present(self) -> None:
+        """Heartbeats."""
+        self._tell()
+        self.hub.call_repeatedly(HEARTBEAT_S, self._role)
+
+    def watch(self, headers: dict[str, Any], task: str) -> list[Any]:
+        """Timers that end the task early."""
+        closed = self.keys.closed(headers["specgen_scope"])
+        return [self.hub.call_repeatedly(WATCH_S, lambda: self.client.exists(closed) and self.finish(task))]
+
+    def sleep_s(self, body: list[Any]) -> float:
+        """How long its task asks to sleep."""
+        return float(json.loads(body[1]["request"]["source"])["sleep_s"])
+
+    def finish(self, task: str) -> None:
+        """Acknowledge, once."""
+        if found := self.running.pop(task, None):
+            message, timers = found
+            for timer in timers:
+                timer.cancel()
+            message.ack()
+
+    def subscribe(self, wanted: frozenset[str]) -> None:
+        """Consume these queues and no other."""
+        for name in [queue.name for queue in self.consumer.queues if queue.name not in wanted]:
+            self.consumer.cancel_by_queue(name)
+        for name in wanted:
+            if not self.consumer.consuming_from(name):
+                self.consumer.add_queue(_queue(name))
+        self.consumer.consume()
+        self._tell()
+
+    def _run(self, message: Any) -> None:
+        started, task = time.time(), message.headers["id"]
+        self.client.rpush(STARTS + task, repr(started))
+        seconds = self.sleep_s(json.loads(message.body))
+        if not seconds:
+            message.ack()
+            return
+        timers = [self.hub.call_later(seconds, self.finish, task), *self.watch(message.headers, task)]
+        self.running[task] = message, timers
+
+    def _role(self) -> Any:
+        info = json.dumps({"labels": ["cpu"], "device": self.name, "backend": "cpu"})
+        return self.client.eval(script("heartbeat"), 0, *self.keys.args(self.name, info))
+
+    def _apply_role(self) -> None:
+        self.subscribe(QUEUES[self._role()])
+
+    def _tell(self) -> None:
+        self.client.hset(SERVES, self.name, ",".join(sorted(queue.name for queue in self.consumer.queues)))
+
+
+class StockWorker(Worker):
+    """The same on kombu's own transport."""
+
+    def connect(self) -> Connection:
+        """As the stock application is configured."""
+        return Connection(self.app.conf.broker_url, transport_options=self.app.conf.broker_transport_options)
+
+    def queues(self) -> list[Queue]:
+        """The first."""
+        return [_queue("stock")]
+
+    def orders(self) -> dict[str, Any]:
+        """Celery's names."""
+        return {
+            "add_consumer": lambda _state, queue, **_: self._change(self._names() | {queue}),
+            "cancel_consumer": lambda _state, queue, **_: self._change(self._names() - {queue}),
+            "revoke": lambda _state, task_id, **_: self.finish(task_id),
+        }
+
+    def present(self) -> None:
+        """Said once."""
+        self._tell()
+
+    def watch(self, headers: dict[str, Any], task: str) -> list[Any]:
+        """None: it is told by remote control."""
+        return []
+
+    def sleep_s(self, body: list[Any]) -> float:
+        """The second argument."""
+        return float(body[0][1])
+
+    def _change(self, names: frozenset[str]) -> None:
+        if names != self._names():
+            self.subscribe(names)
+
+    def _names(self) -> frozenset[str]:
+        return frozenset(queue.name for queue in self.consumer.queues)
+
+
+def _queue(name: str) -> Queue:
+    return Queue(name, Exchange(name), routing_key=name)
+
+
+def name_of(side: str, index: int) -> str:
+    """The name of a light worker."""
+    return f"light-{side}-{index}@{socket.gethostname()}"
+
+
+def main() -> None:
+    """Until SIGTERM."""
+    side, first, count = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+    hub = Hub()
+    set_event_loop(hub)
+    if side == "ours":
+        from workers.app import app
+
+        kind = Worker
+    else:
+        from benchmarks.stock_queue import app
+
+        kind = StockWorker
+    client = redis.Redis.from_url(os.environ["SPECGEN_REDIS_URL"], decode_responses=True)
+    for index in range(first, first + count):
+        kind(name_of(side, index), hub, app, client).start()
+    signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
+    hub.run_forever()
+
+
+if __name__ == "__main__":
+    main()
