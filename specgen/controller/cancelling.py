@@ -19,12 +19,17 @@ T = TypeVar("T")
 
 
 async def stop(tasks: Iterable[asyncio.Future[Any]]) -> None:
-    """Cancel and wait until every task has ended; their results and errors are the caller's to look at."""
-    left = {task for task in tasks if not task.done()}
+    """Cancel and wait until every task has ended; their results and errors are the caller's to look at, who need not:
+    a task that ends with an error instead of its cancellation is not reported as forgotten."""
+    everything = list(tasks)
+    left = {task for task in everything if not task.done()}
     while left:
         for task in left:
             task.cancel()
         _, left = await asyncio.wait(left, timeout=AGAIN_S)
+    for task in everything:
+        if not task.cancelled():
+            task.exception()
 
 
 async def finish(work: Coroutine[Any, Any, T]) -> T:
