@@ -117,7 +117,7 @@ def rows(page: Page, table: str) -> dict[str, list[str]]:
     return {cells[0]: cells[1:] for cells in found}
 
 
-def test_what_an_operator_sees(system, dashboard, device, browser, redis_client) -> None:
+def test_what_an_operator_sees(browser, system, dashboard, device, redis_client) -> None:
     device("cpu0")
     page = browser.new_page()
     broken: list[str] = []
@@ -143,7 +143,7 @@ def test_what_an_operator_sees(system, dashboard, device, browser, redis_client)
     page.goto(f"{dashboard}/task/{running}")
     expect(page.locator(".badge")).to_have_text("STARTED")
     expect(page.locator("#task-page")).to_contain_text("workers.validation.validate")
-    expect(page.locator("#task-page")).to_contain_text("job8/1 fork running on cpu")
+    expect(page.locator("#task-page")).to_contain_text("job8/1 fork cpu running")
     assert SOURCE not in page.content()
     expect(page.get_by_role("button", name="Terminate")).to_have_count(0)  # it would orphan the evaluation
 

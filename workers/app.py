@@ -35,7 +35,7 @@ def sender(celery: Celery) -> Send:
     def send(task_name: str, kwargs: dict[str, Json], queue: str, headers: dict[str, str], task_id: str) -> None:
         request = kwargs["request"]
         assert isinstance(request, dict)
-        shown = "{job_id}/{iteration} {origin} {candidate_id} on {label}".format_map(request)
+        shown = "{job_id}/{iteration} {origin} {label} {candidate_id}".format_map(request)
         try:
             celery.send_task(
                 task_name,

@@ -111,7 +111,7 @@ def model_serve(context: typer.Context) -> None:
 @app.command()
 def dashboard(
     address: Annotated[str, typer.Option(envvar="FLOWER_ADDRESS", help="to bind")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(envvar="FLOWER_PORT", help="to bind")] = 5555,
+    port: Annotated[int, typer.Option(envvar="FLOWER_PORT", min=1, max=65535, help="to bind")] = 5555,
     basic_auth: Annotated[str, typer.Option(envvar="FLOWER_BASIC_AUTH", help="name:password")] = "",
     home: Annotated[str, typer.Option(help="folder of the embedded system's state")] = "",
 ) -> None:
