@@ -70,8 +70,9 @@ class Finding(Frozen):
 def examine(device: Device, settings: Settings, cell_type: type[Cell], limit_s: float) -> Finding:
     """Evaluate the known candidate once, here."""
     started = time.monotonic()
+    policy = settings.evaluation.model_copy(update={"build": "stock"})  # nothing is built: wait for no build support
     try:
-        cell = cell_type.start(device, settings.evaluation, settings.cache_path)
+        cell = cell_type.start(device, policy, settings.cache_path)
     except SpecGenError as exc:
         return Finding(why=exc.message, seconds=time.monotonic() - started)
     try:

@@ -101,7 +101,6 @@ def test_the_real_probe_tells_a_device_that_works_from_one_that_does_not(tmp_pat
     core = min(os.sched_getaffinity(0))
     cache = Path(os.environ.get("SPECGEN_TEST_CACHE") or tmp_path)
     settings = Settings(cache=cache)
-    settings.evaluation.build = "stock"  # no support library is needed: nothing is built
     try:
         assert examine(Device(f"cpu{core}", "cpu", core), settings, Cell, 60.0).why == ""
         assert "infra_error" in examine(Device("cpu4000", "cpu", 4000), settings, Cell, 60.0).why
