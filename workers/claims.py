@@ -1,6 +1,6 @@
 """One worker a device. The second one refuses, and says who has it.
 
-Two layers. A lock file under the temporary folder holds on one host, for as long as any process of the holder lives,
+Two layers. A lock file under the temporary folder holds on one host, for as long as the holder lives,
 across pools: two pools on one GPU would spoil each other's timings. A key in Redis, renewed with the heartbeat, holds
 between containers that share no temporary folder. A holder that is certainly dead is taken over from at once; one that
 may be is waited for until its key lapses. CPU devices are cores that anyone may use: theirs is a lock within one pool.
@@ -35,15 +35,18 @@ log = structlog.get_logger(__name__)
 
 
 class DeviceClaim:
-    """``identity`` names the device: a GPU's UUID, or host and core. ``pool`` narrows the lock file to one pool."""
+    """``identity`` names the device: a GPU's UUID, or host and core. ``pool`` narrows the lock file to one pool, which
+    may have a ``folder`` of its own for it."""
 
-    def __init__(self, client: redis.Redis, keys: Keys, identity: str, worker: str, *, pool: str = "") -> None:
+    def __init__(
+        self, client: redis.Redis, keys: Keys, identity: str, worker: str, *, pool: str = "", folder: Path | None = None
+    ) -> None:
         self._client, self._keys, self._identity, self._worker = client, keys, identity, worker
         self._owner = uuid.uuid4().hex
         about = {"owner": self._owner, "worker": worker, "process": this_process().model_dump()}
         self._about = json.dumps(about)
         digest = hashlib.sha256(f"{identity}\n{pool}".encode()).hexdigest()[:20]
-        self.lock_path = Path(tempfile.gettempdir()) / f"specgen-device-{digest}.lock"
+        self.lock_path = (folder or Path(tempfile.gettempdir())) / f"specgen-device-{digest}.lock"
         self._lock: int | None = None
 
     def take(self) -> None:

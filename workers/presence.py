@@ -46,8 +46,7 @@ class Presence:
         self.labels = labels(device, gpu)
         self.info = json.dumps(_about(device, gpu, self.labels))
         self.membership = Membership(self.client, self.keys, self.name, "device worker")
-        pool = f"{settings.redis} {settings.prefix}" if device.backend == "cpu" else ""
-        self.claim = DeviceClaim(self.client, self.keys, identity(device, gpu), self.name, pool=pool)
+        self.claim = _claim(self.client, self.keys, settings, device, gpu)
         self._watchdog, self._served = Watchdog(watchdog_s), -1
         self._interval_s = min(HEARTBEAT_S, watchdog_s / 2)
         self._stop, self._stopping = threading.Event(), False
@@ -141,6 +140,15 @@ class Presence:
             reset()
         elif verdict == "end":
             give_up(f"{self.name} is connected but does not consume", self.leave)
+
+
+def _claim(client: redis.Redis, keys: Keys, settings: Settings, device: Device, gpu: Gpu | None) -> DeviceClaim:
+    """Machine-wide for a GPU; a core's lock file lies with its pool's other files, where there is a place for them."""
+    name, worker = identity(device, gpu), worker_name(device)
+    if device.backend != "cpu":
+        return DeviceClaim(client, keys, name, worker)
+    home = settings.home_path if os.access(settings.home_path, os.W_OK) else None
+    return DeviceClaim(client, keys, name, worker, pool=f"{settings.redis} {settings.prefix}", folder=home)
 
 
 def _about(device: Device, gpu: Gpu | None, names: tuple[str, ...]) -> dict[str, Any]:
