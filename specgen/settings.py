@@ -91,6 +91,7 @@ class Settings(BaseSettings):
 
     home: Path = Path(".specgen")  # embedded state: Valkey socket, SQLite, logs
     cache: Path = Path()  # builds, and what fast builds need (1.2 GB); empty: ``specgen`` in the user's cache folder
+    kernelbench: str = ""  # a checkout of KernelBench, whose problems are then called L1/12; empty: none
     redis_url: str = ""  # empty: the embedded server's socket under ``home``
     database_url: str = ""  # empty: SQLite under ``home``
     prefix: str = "specgen"  # of every Redis key that is not a Celery queue

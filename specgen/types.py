@@ -99,6 +99,7 @@ class ProblemSpec(Frozen):
     backend: Literal["cpu", "cuda"] = "cpu"
     tolerance: float = Field(default=1e-4, gt=0)  # absolute and relative, as KernelBench uses it
     seed: int = 42
+    origin: str = ""  # where the file comes from, such as a KernelBench commit and path
 
     @property
     def sha256(self) -> str:

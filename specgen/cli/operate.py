@@ -1,4 +1,4 @@
-"""Commands that run the system: up, worker, model serve, migrate, dashboard, metrics, problems."""
+"""Commands that run the system: up, worker, model serve, migrate, dashboard, metrics."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from specgen.cli.main import app
 from specgen.cli.run import access_of, configure, console
 from specgen.errors import SettingsError
 from specgen.evaluation.cell import Device, devices
-from specgen.evaluation.problems import builtin_names
 from specgen.runtime.stack import Stack, Synthetic, chosen_gpus, iteration_worker
 from specgen.settings import Settings
 from specgen.store import migrate as migrate_database
@@ -141,10 +140,3 @@ def migrate() -> None:
     settings.home_path.mkdir(parents=True, exist_ok=True)
     migrate_database(settings.database)
     console.print("database is at the newest schema", markup=False)
-
-
-@app.command()
-def problems() -> None:
-    """The built-in problems."""
-    for name in builtin_names():
-        console.print(name, markup=False)

@@ -1,45 +1,91 @@
-"""One look at a reference: cost, outputs, and whether its tolerance tells a kernel from a strawman."""
+"""One look at a problem: cost, floor, and whether its tolerance tells a kernel from a strawman.
+
+Where the device is present the reference runs, tried as a candidate will be; without it (a CUDA problem on a machine
+without a GPU) memory, arithmetic and floor come from its shapes alone.
+"""
 
 from __future__ import annotations
 
-import resource
-import time
+import statistics
 from typing import Any
 
 import torch
 
-from specgen.evaluation.ceilings import copy_gb_s
-from specgen.evaluation.compare import compare
+from specgen.errors import ProblemError
+from specgen.evaluation.compare import compare, scale_error
+from specgen.evaluation.floors import floor
+from specgen.evaluation.machines import free_bytes, limits, present, times_ms
 from specgen.evaluation.reference import Reference
-from specgen.evaluation.tensors import describe, dtype_name, leaves, mapped
+from specgen.evaluation.tensors import describe, leaves, mapped
+from specgen.evaluation.tracer import Trace, trace, trace_run
 from specgen.evaluation.trials import Trial, finite, other, own, signed, spiked
 from specgen.evaluation.verdict import Verdict
-from specgen.evaluation.work import measure
 from specgen.types import ProblemSpec, Status
+
+_TIMING_BUDGET_S = 0.5
+_JUDGING = 3  # times the reference's peak: a float64 copy, and outputs beside each other
 
 
 def examine_reference(problem: ProblemSpec) -> dict[str, Any]:
-    """The fields of a Registration. Raises Verdict (reference_error)."""
+    """The fields of a Registration. Raises Verdict (reference_error), or ProblemError for too little memory."""
     torch.set_num_threads(1)
+    torch.backends.cudnn.allow_tf32 = False  # fp32 is fp32, as for products
+    here = present(problem.backend)
+    if not here:
+        note = "no GPU here: nothing was run, the floor is a data sheet's"
+        return _costs(problem, trace(problem)) | {"warnings": [note]}
+    try:
+        shapes: Trace | None = trace(problem)
+    except Verdict:
+        shapes = None  # it depends on values, or it is wrong: the run on real tensors tells
+    cost, found = _run(problem, shapes)
+    return _costs(problem, cost) | found
+
+
+def _costs(problem: ProblemSpec, cost: Trace) -> dict[str, Any]:
+    rates = limits(problem.backend, cost.moved_bytes, problem.tolerance)
+    least = floor(cost.moved_bytes, cost.needed_flops, rates.gb_s, rates.gflop_s)
+    return {
+        "name": problem.name, "origin": problem.origin, "sha256": problem.sha256, "backend": problem.backend,
+        "tolerance": problem.tolerance, "device": rates.device, "limits": rates.source,
+        "gb_s": rates.gb_s, "gflop_s": rates.gflop_s,
+        "input_bytes": cost.input_bytes, "parameter_bytes": cost.parameter_bytes, "output_bytes": cost.output_bytes,
+        "peak_bytes": cost.peak_bytes, "moved_bytes": cost.moved_bytes, "outputs": list(cost.outputs),
+        "flops": cost.flops, "product_flops": cost.product_flops, "needed_flops": cost.needed_flops,
+        "floor_ms": least.ms, "floor_bound": least.bound,
+    }  # fmt: skip
+
+
+def _run(problem: ProblemSpec, shapes: Trace | None) -> tuple[Trace, dict[str, Any]]:
+    tight = _check_memory(problem, shapes) if shapes is not None else []
     reference = Reference(problem)
     trial = own(reference)
     _check(trial, reference)
-    start = time.perf_counter()
     again = reference.forward(trial.inputs, trial.seed)
-    reference_ms = (time.perf_counter() - start) * 1e3
-    work = measure(reference, trial)
+    private = list(mapped(trial.inputs, torch.clone))
+    cost = shapes or trace_run(reference, private)
+    reference_ms = times_ms(lambda: reference.run(private, trial.seed), problem.backend, _TIMING_BUDGET_S)
     others = [other(reference, kind.__name__, kind, problem.tolerance) for kind in (signed, spiked)]
     trials = [trial, *(item for item in others if item is not None)]
-    straw = strawmen(trials, problem.tolerance)
-    return {
-        "name": problem.name, "sha256": problem.sha256, "backend": problem.backend, "tolerance": problem.tolerance,
-        "reference_ms": reference_ms, "input_bytes": work.input_bytes, "output_bytes": work.output_bytes,
-        "peak_rss_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024, "flops": work.flops,
-        "floor_ms": work.moved_bytes / (copy_gb_s(work.moved_bytes) * 1e6),
-        "outputs": [f"{dtype_name(leaf.dtype)} {list(leaf.shape)}" for leaf in leaves(trial.expected)],
-        "distributions": len(trials), "strawmen": straw,
-        "warnings": _warnings(trials, straw, again, problem.tolerance),
+    errors = straw_errors(trials)
+    accepted = {name: [_passes(name, item, problem.tolerance) for item in trials] for name in errors}
+    return cost, {
+        "reference_ms": statistics.median(reference_ms), "distributions": len(trials),
+        "strawmen": [name for name, passed in accepted.items() if all(passed)], "straw_errors": errors,
+        "warnings": tight + _warnings(trials, accepted, again, problem.tolerance) + _stated(cost),
     }  # fmt: skip
+
+
+def _check_memory(problem: ProblemSpec, cost: Trace) -> list[str]:
+    free, peak = free_bytes(problem.backend), cost.peak_bytes
+    if peak > free:
+        raise ProblemError(
+            f"the reference needs {peak / 2**30:.1f} GiB at its peak, {free / 2**30:.1f} GiB are free here",
+            "use smaller sizes" if problem.backend == "cuda" else "use smaller sizes, or a GPU with --backend cuda",
+        )
+    if _JUDGING * peak > free:
+        return [f"judging may need {_JUDGING * peak / 2**30:.1f} GiB, {free / 2**30:.1f} GiB are free here"]
+    return []
 
 
 def _check(trial: Trial, reference: Reference) -> None:
@@ -53,25 +99,28 @@ def _check(trial: Trial, reference: Reference) -> None:
         raise Verdict(Status.REFERENCE_ERROR, "the problem's forward() returns no tensor")
 
 
-def strawmen(trials: list[Trial], tolerance: float) -> list[str]:
-    """Which worthless answers every trial would accept."""
-    makers = {
-        "zeros": lambda trial: mapped(trial.expected, torch.zeros_like),
-        "mean": lambda trial: mapped(trial.expected, _mean),
-        "copy of an input": _copy,
-    }
-    return [
-        name
-        for name, make in makers.items()
-        if all(compare(make(trial), trial.expected, tolerance, scaled=trial.scaled) is None for trial in trials)
-    ]
+def straw_errors(trials: list[Trial]) -> dict[str, dict[str, float]]:
+    """Of each strawman, by distribution: the largest error relative to the output's scale."""
+    return {name: {trial.name: scale_error(make(trial), trial.expected) for trial in trials} for name, make in _STRAW}
 
 
-def _mean(leaf: torch.Tensor) -> torch.Tensor:
+def _passes(name: str, trial: Trial, tolerance: float) -> bool:
+    return compare(dict(_STRAW)[name](trial), trial.expected, tolerance, scaled=trial.scaled) is None
+
+
+def _zeros(trial: Trial) -> Any:
+    return mapped(trial.expected, torch.zeros_like)
+
+
+def _means(trial: Trial) -> Any:
     """The output's mean everywhere; a single number is left out, being its own mean."""
-    if not leaf.is_floating_point() or leaf.numel() == 1:
-        return torch.zeros_like(leaf)
-    return torch.full_like(leaf, float(leaf.double().mean()))
+
+    def mean(leaf: torch.Tensor) -> torch.Tensor:
+        if not leaf.is_floating_point() or leaf.numel() <= 1:
+            return torch.zeros_like(leaf)
+        return torch.full_like(leaf, float(leaf.double().mean()))
+
+    return mapped(trial.expected, mean)
 
 
 def _copy(trial: Trial) -> Any:
@@ -84,8 +133,17 @@ def _copy(trial: Trial) -> Any:
     return mapped(trial.expected, pick)
 
 
-def _warnings(trials: list[Trial], straw: list[str], again: Any, tolerance: float) -> list[str]:
-    found = [f"the tolerance {tolerance:g} accepts a strawman: {name}" for name in straw]
+_STRAW = (("zeros", _zeros), ("mean", _means), ("copy of an input", _copy))
+
+
+def _warnings(trials: list[Trial], accepted: dict[str, list[bool]], again: Any, tolerance: float) -> list[str]:
+    always = [name for name, passed in accepted.items() if all(passed)]
+    at_first = [name for name, passed in accepted.items() if passed[0] and name not in always]
+    found = [f"the tolerance {tolerance:g} accepts a strawman on every kind of inputs: {name}" for name in always]
+    found += [
+        f"the tolerance {tolerance:g} accepts a strawman on the problem's own inputs: {name}; other inputs refuse it"
+        for name in at_first
+    ]
     if not finite(trials[0].expected):
         found.append("the reference's own output is not finite")
     if compare(again, trials[0].expected, tolerance) is not None:
@@ -93,3 +151,9 @@ def _warnings(trials: list[Trial], straw: list[str], again: Any, tolerance: floa
     if len(trials) == 1:
         found.append("no other input distribution fits: candidates are tried on the problem's own inputs only")
     return found
+
+
+def _stated(cost: Trace) -> list[str]:
+    if cost.needed_flops <= cost.flops:
+        return []
+    return [f"NEEDED_FLOPS is {cost.needed_flops:.4g}, more than the reference's own {cost.flops:.4g} operations"]

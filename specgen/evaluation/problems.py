@@ -1,17 +1,20 @@
-"""Finding and checking problem files: built-in names, or the path of any KernelBench-format file.
+"""Finding and checking problems: built-in names, files in KernelBench format, problems of a KernelBench checkout.
 
-Not here: running the reference (:mod:`specgen.evaluation.register`). Nothing of the file is executed and torch is
-not imported; the contract is the one of docs/evaluation.md.
+Not here: running the reference (:mod:`specgen.evaluation.register`). Nothing of a file is executed and torch is not
+imported; the contract is the one of docs/problems.md.
 """
 
 from __future__ import annotations
 
 import ast
 import re
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 from specgen.errors import ProblemError
+from specgen.evaluation import kernelbench
+from specgen.settings import get_settings
 from specgen.types import ProblemSpec
 
 Backend = Literal["cpu", "cuda"]
@@ -21,6 +24,18 @@ USER_TOLERANCE = 1e-4  # KernelBench now, fp32
 _DIRECTORY: dict[Backend, str] = {"cpu": "cpu", "cuda": "gpu"}
 _ROOT = Path(__file__).resolve().parent.parent / "problems"
 _NEEDED = ("get_inputs", "get_init_inputs")
+_FILE = re.compile(r"^KernelBench: (\S+\.py)\b", re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class Builtin:
+    """A problem that ships with SpecGen, as its files describe it."""
+
+    name: str
+    task: str
+    file: str  # KernelBench's, such as level1/100_HingeLoss.py; empty where it has none
+    backends: tuple[Backend, ...]
+    tolerance: float = BUILTIN_TOLERANCE
 
 
 def builtin_names(backend: Backend = "cpu") -> tuple[str, ...]:
@@ -34,24 +49,60 @@ def builtin_names(backend: Backend = "cpu") -> tuple[str, ...]:
     return tuple(sorted((file.stem for file in files if not file.stem.startswith("_")), key=order))
 
 
-def load_problem(name_or_path: str, backend: Backend = "cpu", *, tolerance: float | None = None) -> ProblemSpec:
-    """A problem by built-in name or by path, checked statically.
+def builtins() -> tuple[Builtin, ...]:
+    """All of them, described by the first lines of their files."""
+    names = {backend: builtin_names(backend) for backend in _DIRECTORY}
+    return tuple(
+        _described(name, tuple(backend for backend in _DIRECTORY if name in names[backend])) for name in names["cpu"]
+    )
 
-    ``tolerance`` is absolute and relative; by default 1e-2 for built-in problems and 1e-4 for a user's own file.
+
+def _described(name: str, backends: tuple[Backend, ...]) -> Builtin:
+    text = ast.get_docstring(ast.parse(_builtin_path(name, backends[0]).read_text(encoding="utf-8"))) or ""
+    task = re.sub(rf"^{name}, (.*)\. \w+ size\.$", r"\1", text.splitlines()[0])
+    file = _FILE.search(text)
+    return Builtin(name=name, task=task.replace("``", ""), file=file[1] if file else "", backends=backends)
+
+
+def _builtin_path(name: str, backend: Backend) -> Path:
+    return _ROOT / _DIRECTORY[backend] / f"{name}.py"
+
+
+def load_problem(
+    name_or_path: str,
+    backend: Backend = "cpu",
+    *,
+    tolerance: float | None = None,
+    checkout: Path | str | None = None,
+) -> ProblemSpec:
+    """A problem by built-in name (T4), by path, or of a KernelBench checkout (L1/12), checked statically.
+
+    ``tolerance`` is absolute and relative; by default 1e-2 for built-in problems and 1e-4 for all others.
+    ``checkout`` is a KernelBench checkout, by default the setting ``kernelbench``.
     Raises ProblemError: no such file or name, not Python, or no ``Model``, ``get_inputs`` or ``get_init_inputs``.
     """
-    builtin = name_or_path in builtin_names(backend)
-    path = _ROOT / _DIRECTORY[backend] / f"{name_or_path}.py" if builtin else Path(name_or_path).expanduser()
-    source = _read(path, name_or_path, backend)
-    check_source(source, str(path.name))
-    chosen = tolerance or (BUILTIN_TOLERANCE if builtin else USER_TOLERANCE)
-    return ProblemSpec(name=name_or_path if builtin else path.stem, source=source, backend=backend, tolerance=chosen)
-
-
-def _read(path: Path, asked: str, backend: Backend) -> str:
-    if not path.is_file():
+    origin = ""
+    if name_or_path in builtin_names(backend):
+        name, path = name_or_path, _builtin_path(name_or_path, backend)
+    elif (given := Path(name_or_path).expanduser()).is_file():
+        name, path = given.stem, given
+    elif kernelbench.is_name(name_or_path) or checkout:
+        bench = kernelbench.checkout(checkout or get_settings().kernelbench)
+        entry = bench.find(name_or_path)
+        name, path, origin = entry.name, entry.path, bench.origin(entry)
+    else:
         names = ", ".join(builtin_names(backend))
-        raise ProblemError(f"no problem {asked!r}", f"give the path of a KernelBench-format file, or one of: {names}")
+        raise ProblemError(
+            f"no problem {name_or_path!r}",
+            f"give the path of a KernelBench-format file, L1/12 with a KernelBench checkout, or one of: {names}",
+        )
+    source = _read(path)
+    check_source(source, path.name)
+    chosen = tolerance or (USER_TOLERANCE if path.parent.parent != _ROOT else BUILTIN_TOLERANCE)
+    return ProblemSpec(name=name, source=source, backend=backend, tolerance=chosen, origin=origin)
+
+
+def _read(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as exc:
@@ -75,4 +126,4 @@ def check_source(source: str, label: str) -> None:
         raise ProblemError(f"{label} defines no class Model", "the reference is `class Model(torch.nn.Module)`")
     for needed in _NEEDED:
         if needed not in names:
-            raise ProblemError(f"{label} defines no {needed}()", "see the KernelBench format in docs/evaluation.md")
+            raise ProblemError(f"{label} defines no {needed}()", "see the KernelBench format in docs/problems.md")
