@@ -34,9 +34,10 @@ log = structlog.get_logger(__name__)
 
 
 class CeleryControl:
-    """`Control` by broadcasts to named workers. A connection that went stale is replaced, once."""
+    """`Control` by broadcasts to named workers, each on a connection of its own: none is stale after a restart."""
 
     def __init__(self, celery: Celery) -> None:
+        celery.conf.broker_pool_limit = 0  # a pool of connections that was closed for a stale one stays closed
         self._celery = celery
 
     def apply_role(self, workers: list[str]) -> None:
@@ -47,7 +48,6 @@ class CeleryControl:
                 return
             except (OperationalError, redis.RedisError, OSError) as exc:
                 log.warning("control_failed", attempt=attempt, error=str(exc))
-                self._celery.pool.force_close_all()
 
     def subscriptions(self, workers: list[str]) -> dict[str, frozenset[str]]:
         """Which queues each worker consumes; those that do not answer within a second are left out."""
@@ -58,7 +58,6 @@ class CeleryControl:
             queues = answers.active_queues() or {}
         except (OperationalError, redis.RedisError, OSError) as exc:
             log.warning("inspect_failed", error=str(exc))
-            self._celery.pool.force_close_all()
             return {}
         return {worker: frozenset(queue["name"] for queue in found) for worker, found in queues.items()}
 
