@@ -15,7 +15,7 @@ import time
 import uuid
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import redis
 from hypothesis import HealthCheck, settings
@@ -28,7 +28,7 @@ from hypothesis.stateful import (
     rule,
     run_state_machine_as_test,
 )
-from kombu import Connection, Producer
+from kombu import Connection, Producer  # type: ignore[attr-defined]
 from kombu.transport.virtual import Channel as VirtualChannel
 
 from benchmarks.figures import figure, machine
@@ -319,8 +319,8 @@ class QueueMachine(RuleBasedStateMachine):
         waiting = {queue: {m.name for m in self.model.waiting(queue)} for queue in QUEUES}
         tags = {"validate": self.client.zrange("validate", 0, -1), "profile": self.client.lrange("profile", 0, -1)}
         for queue in QUEUES:
-            found = [self.client.hget(f"specgen:message:{tag}", "task") for tag in tags[queue]]
-            assert sorted(map(str, found)) == sorted(waiting[queue])
+            found = [cast("str", self.client.hget(f"specgen:message:{tag}", "task")) for tag in tags[queue]]
+            assert sorted(found) == sorted(waiting[queue])
         leased = sorted(m.tag for m in self.model.messages.values() if m.holder)
         assert sorted(self.client.zrange("unacked_index", 0, -1)) == leased
         assert len(self.client.keys("specgen:message:*")) == len(self.model.messages)

@@ -42,7 +42,8 @@ class Assessment:
         self.peer = peer
         self.request = request
         self.validating = request.phase is Phase.VALIDATE
-        self.lock = HostLock()
+        self.backend = bench.spec.backend
+        self.lock = HostLock(bench.spec.device_name if self.backend == "cuda" else "")
         self.notes: dict[str, str] = {}
         self.labels: set[str] = set()
         self.build_route: Any = "none"
@@ -75,7 +76,8 @@ class Assessment:
     def _load(self) -> tuple[Reference, Trial, Work]:
         if not any(shutil.which(name) for name in ("c++", "g++", "clang++")):
             raise Verdict(Status.INFRA_ERROR, "no C++ compiler on this machine")
-        self.cost_ms = message_cost_ms(self.peer)
+        if self.backend == "cpu":  # a GPU's runs are not timed by the process's CPU clock
+            self.cost_ms = message_cost_ms(self.peer)
         stored = self._stored_build()
         fds = [memory_file_of(self.request.source.encode())]
         if stored.is_file():
@@ -116,9 +118,7 @@ class Assessment:
             parcel = Parcel.of(reference.init_inputs)
         except TypeError as exc:
             raise Verdict(Status.REFERENCE_ERROR, f"get_init_inputs(): {exc}") from exc
-        answer = self.peer.ask(
-            "construct", 60.0, [parcel.fd], seed=self.request.problem.seed, node=parcel.node, size=parcel.size
-        )
+        answer = self.peer.ask("construct", 60.0, [parcel.fd], seed=self.request.problem.seed, **parcel.fields)
         close_all([parcel.fd])
         self._note_build(answer)
         state = reference.state()
@@ -137,7 +137,7 @@ class Assessment:
 
     def _send_state(self, state: dict[str, torch.Tensor]) -> None:
         parcel = Parcel.of(state)
-        self.peer.ask("state", 60.0, [parcel.fd], node=parcel.node, size=parcel.size)
+        self.peer.ask("state", 60.0, [parcel.fd], **parcel.fields)
         close_all([parcel.fd])
 
     # ------------------------------------------------------------------------------------------------ trials
@@ -173,7 +173,7 @@ class Assessment:
 
     def _perturbed(self, reference: Reference, tolerance: float, limit_s: float, aliased: bool) -> None:
         """All parameters different, through ``load_state_dict``; then the right ones again for the timed window."""
-        model = reference.perturbed(torch.Generator().manual_seed(fresh_seed()))
+        model = reference.perturbed(fresh_seed())
         inputs, seed = reference.inputs(fresh_seed()), fresh_seed()
         name = "other parameter values (set by load_state_dict: derive nothing from parameters in __init__)"
         trial = Trial(name=name, inputs=inputs, expected=reference.forward(inputs, seed, model), seed=seed, scaled=True)
@@ -186,7 +186,7 @@ class Assessment:
     def _timed(self, reference: Reference, trials: list[Trial], work: Work, limit_s: float) -> tuple[Window, Ceilings]:
         tolerance = self.request.problem.tolerance
         timed = TimedRuns(self.peer, reference, trials[:3], tolerance, self.cost_ms, limit_s)
-        ceilings = Ceilings(Path(self.bench.spec.cache_root), self.bench.spec.device_name)
+        ceilings = Ceilings(Path(self.bench.spec.cache_root), self.bench.spec.device_name, self.backend)
         warmups, runs = _FIRST_CUT if self.validating else (self.request.warmups, self.request.timed_runs)
         integrity.check_alone(self.peer, self.bench.spec.sandbox == "bubblewrap")
         with self.lock.exclusive() as waited:
@@ -199,9 +199,9 @@ class Assessment:
         integrity.check_alone(self.peer, self.bench.spec.sandbox == "bubblewrap")
         integrity.check_window(window)
         mean_ms = summary(window.candidate_ms).mean_ms
-        if mean_ms < integrity.floor_ms(work.moved_bytes, gb_s):
+        if mean_ms < integrity.floor_ms(work.moved_bytes, gb_s, self.backend):
             needed = needed_bytes(reference, trials[0], work)
-            integrity.check_floor(mean_ms, needed, ceilings.gb_s(needed))
+            integrity.check_floor(mean_ms, needed, ceilings.gb_s(needed), self.backend)
         return window, ceilings
 
     def _fields(self, window: Window, work: Work, ceilings: Ceilings) -> dict[str, Any]:

@@ -8,7 +8,6 @@ are taken by the judge's clock. Limits and the loss of root come first, before a
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import gc
 import importlib
 import json
@@ -17,17 +16,14 @@ import os
 import resource
 import socket
 import sys
-import time
 import types
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from specgen.errors import SpecGenError
 from specgen.evaluation.feedback import CANDIDATE_FILE, cap, from_compiler, from_exception
 from specgen.evaluation.wire import Channel, Message, close_all, read_memory_file
-
-_M_PERTURB = -6  # mallopt: fill what malloc gives out and what free takes back
-_POISON = 1  # allocated bytes become 0xFE: floats of -1.7e38, never a plausible output
 
 
 def restrict(config: Message) -> None:
@@ -79,7 +75,7 @@ def _status_of(error: BaseException, otherwise: str) -> str:
     memory = ("can't allocate memory", "out of memory", "Cannot allocate memory", "std::bad_alloc")
     if isinstance(error, MemoryError) or any(words in text for words in memory):
         return "out_of_memory"
-    if isinstance(error, RuntimeError) and "CUDA error" in text:
+    if isinstance(error, RuntimeError) and ("CUDA error" in text or "CUDA kernel" in text):
         return "device_fault"
     return otherwise
 
@@ -90,8 +86,11 @@ class Harness:
     def __init__(self, config: Message, channel: Channel) -> None:
         import torch
 
+        from specgen.evaluation.stopwatch import stopwatch
+
         self.torch = torch
         self.channel = channel
+        self.on_gpu = config["backend"] == "cuda"
         # The default generators alone: torch.manual_seed also looks for devices that are not there.
         self.seed = torch.manual_seed if torch.cuda.is_available() else torch.default_generator.manual_seed
         self.config = config
@@ -102,8 +101,8 @@ class Harness:
         self.log: Any = None
         self.slots: dict[int, list[Any]] = {}
         self.last: Any = None
-        self.clock = time.process_time_ns  # a reference taken before the candidate can patch it
-        self.mallopt = ctypes.CDLL(None).mallopt
+        self.outputs: tuple[int, Any] = (0, None)  # where they are handed over: its number, and our mapping
+        self.watch = stopwatch(config["backend"])  # made before the candidate can patch what it uses
 
     def load(self, message: Message, fds: list[int]) -> Message:
         """Build and import the candidate's file."""
@@ -135,6 +134,8 @@ class Harness:
             self.torch.manual_seed(message["seed"])
             assert self.module is not None
             self.model = self.module.ModelNew(*init)
+            if self.on_gpu and isinstance(self.model, self.torch.nn.Module):
+                self.model.to("cuda")
             state = self.model.state_dict() if isinstance(self.model, self.torch.nn.Module) else {}
         except BaseException as exc:
             raise self._failure(exc, "load_error") from exc
@@ -153,28 +154,38 @@ class Harness:
 
     def inputs(self, message: Message, fds: list[int]) -> Message:
         """Map one set of inputs; the memory is the judge's, who sees whether it is changed."""
+        self.last = None
         self.slots[message["slot"]] = self._value(message, fds[0])
         return {}
 
     def run(self, message: Message, fds: list[int]) -> Message:
-        """One forward on poisoned memory, its outputs written to the judge's memory file."""
+        """One forward on poisoned memory, its outputs written to the judge's memory."""
         self.last = None
-        self.mallopt(_M_PERTURB, _POISON)
-        try:
-            calls: Message = {}
+        calls: Message = {}
+        with self.watch.poisoned(int(message["size"])):
             if message["audit"]:
-                calls, _ = self._audited(message)
+                calls = self._audited(message)
             else:
-                self._forward(message)
-        finally:
-            self.mallopt(_M_PERTURB, 0)
+                self._forward(message, self._once)
         return self._hand_over(message, fds[0]) | {"calls": calls}
 
     def time(self, message: Message, fds: list[int]) -> None:
         """One forward at the judge's starting shot, timed; outputs stay here until they are fetched."""
         del fds
         self._armed(message)
-        self.channel.finish(message["n"], self._forward(message))
+        self.channel.finish(message["n"], self._forward(message, self.watch.time))
+
+    def burst(self, message: Message, fds: list[int]) -> None:
+        """Several forwards in a row at the starting shot, for the judge's own clock."""
+        del fds
+        runs = int(message["runs"])
+        self._armed(message)
+
+        def all_of_them(forward: Callable[[], Any]) -> tuple[Any, int]:
+            self.watch.burst(forward, runs)
+            return None, 1
+
+        self.channel.finish(message["n"], self._forward(message, all_of_them))
 
     def fetch(self, message: Message, fds: list[int]) -> Message:
         """The outputs of the last timed run; their memory goes back before the next is timed."""
@@ -183,13 +194,17 @@ class Harness:
         return answer
 
     def null(self, message: Message, fds: list[int]) -> None:
-        """What a timed run costs around its forward: the same way without one."""
+        """What timed runs cost around their forwards: the same way without one."""
         del fds
+        runs = int(message["runs"])
         self._armed(message)
         self.seed(message["seed"])
         with self.torch.no_grad():
-            start = self.clock()
-            spent = self.clock() - start
+            if runs:
+                self.watch.burst(lambda: None, runs)
+                spent = 1
+            else:
+                _, spent = self.watch.time(lambda: None)
         self.channel.finish(message["n"], spent)
 
     def _armed(self, message: Message) -> None:
@@ -208,38 +223,49 @@ class Harness:
 
         unpack(fd, self.cache)
 
-    def _forward(self, message: Message) -> int:
+    def _once(self, forward: Callable[[], Any]) -> tuple[Any, int]:
+        result = forward()
+        self.watch.finish()  # an error on the device shows here, not in somebody else's call
+        return result, 1
+
+    def _forward(self, message: Message, by: Callable[[Callable[[], Any]], tuple[Any, int]]) -> int:
+        """One forward (or several) on a slot's inputs, run by ``by``; returns its nanoseconds."""
         inputs = self.slots[message["slot"]]
         self.seed(message["seed"])
         try:
             with self.torch.no_grad():
-                start = self.clock()
-                self.last = self.model(*inputs)
-                return self.clock() - start
+                self.last, spent = by(lambda: self.model(*inputs))
+                return spent
         except BaseException as exc:
             raise self._failure(exc, "runtime_error") from exc
 
-    def _audited(self, message: Message) -> tuple[Message, int]:
+    def _audited(self, message: Message) -> Message:
         from specgen.evaluation.audit import Audit
 
         audit = Audit(self.log)
         with audit:
-            spent = self._forward(message)
-        return audit.report(), spent
+            self._forward(message, self._once)
+        return audit.report()
 
     def _hand_over(self, message: Message, fd: int) -> Message:
-        from specgen.evaluation.tensors import build, describe, leaves, map_file
+        from specgen.evaluation.tensors import attach, build, describe, leaves, place_of
 
         try:
             node, size = describe(self.last)
         except TypeError as exc:
             raise Failure("wrong_shape", f"forward returned something that is no tensor: {exc}") from exc
+        if size and place_of(self.last) != message["place"]:
+            where = {"host": "the CPU", "device": "the GPU"}
+            raise Failure("runtime_error", f"the outputs must be on {where[message['place']]}, where the inputs are")
         facts = self._facts(self.slots.get(message["slot"], []))
         if size <= message["size"]:
-            target = build(node, map_file(fd, message["size"]))
+            if self.outputs[0] != message["buffer"]:  # the same memory for all runs of a window: mapped once
+                self.outputs = message["buffer"], attach(fd, message["size"], message["place"])
+            target = build(node, self.outputs[1])
             with self.torch.no_grad():
                 for to, source in zip(leaves(target), leaves(self.last), strict=True):
                     to.copy_(source.detach())
+            self.watch.finish()
         return {"outputs": node, "bytes": size, "facts": facts}
 
     def _facts(self, inputs: list[Any]) -> list[list[str]]:
@@ -264,9 +290,9 @@ class Harness:
         return found
 
     def _value(self, message: Message, fd: int) -> Any:
-        from specgen.evaluation.tensors import build, map_file
+        from specgen.evaluation.tensors import attach, build
 
-        return build(message["node"], map_file(fd, message["size"]))
+        return build(message["node"], attach(fd, message["size"], message["place"]))
 
     def _build_report(self) -> Message:
         builds = [[build.name, build.route, build.seconds, str(build.library or "")] for build in self.log.builds]
@@ -285,7 +311,7 @@ class Harness:
         return Failure(status, shown)
 
 
-_HANDLERS = ("load", "construct", "state", "inputs", "run", "time", "fetch", "null", "pack")
+_HANDLERS = ("load", "construct", "state", "inputs", "run", "time", "burst", "fetch", "null", "pack")
 
 
 def serve(channel: Channel, harness: Harness) -> None:
@@ -318,7 +344,7 @@ def main(config_text: str) -> None:
     torch.set_num_threads(1)
     with contextlib.suppress(RuntimeError):
         torch.set_num_interop_threads(1)
-    for name in ("audit", "build", "tensors", "archive"):  # imported now, while nobody waits
+    for name in ("audit", "build", "tensors", "archive", "stopwatch"):  # imported now, while nobody waits
         importlib.import_module(f"specgen.evaluation.{name}")
     gc.freeze()
     gc.disable()  # a collection inside a timed run would be the interpreter's time, not the kernel's

@@ -1,8 +1,8 @@
 """What a device can do at most: copy bandwidth by working set, and matrix-product arithmetic, measured once.
 
-By the CPU clock, as runs are timed. The bandwidth is that of a hot copy of the same working set, the best of many:
-nothing on the device moves those bytes much faster, which is what the ``faster_than_memory`` rule rests on. Cached in
-``<cache_root>/ceilings``.
+As runs are timed: by the CPU clock, or by a GPU's events. The bandwidth is that of the best of many copies: of the
+same working set and hot on a CPU, of more than the cache holds on a GPU. Nothing on the device moves those bytes much
+faster, which is what the ``faster_than_memory`` rule rests on. Cached in ``<cache_root>/ceilings``.
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import torch
+
+from specgen.evaluation.stopwatch import stopwatch
 
 _SMALLEST = 14  # 16 KiB
 _LARGEST = 27  # 128 MiB
@@ -46,6 +48,24 @@ def copy_gb_s(nbytes: int) -> float:
     return _copy_at(_size_class(nbytes))
 
 
+def _gpu_best_s(call: Callable[[], object]) -> float:
+    watch = stopwatch("cuda")
+    call()
+    return min(watch.time(call)[1] for _ in range(10)) / 1e9
+
+
+def _gpu_copy_gb_s() -> float:
+    source = torch.ones(1 << 28, device="cuda")  # 1 GiB there, 1 GiB back
+    target = torch.empty_like(source)
+    return 2 * source.nbytes / _gpu_best_s(lambda: target.copy_(source)) / 1e9
+
+
+def _gpu_gflop_s() -> float:
+    a, b = torch.rand(8192, 8192, device="cuda"), torch.rand(8192, 8192, device="cuda")
+    c = torch.empty_like(a)
+    return 2 * 8192**3 / _gpu_best_s(lambda: torch.mm(a, b, out=c)) / 1e9
+
+
 def _gflop_s() -> float:
     a = torch.rand(768, 768)
     b = torch.rand(768, 768)
@@ -56,7 +76,8 @@ def _gflop_s() -> float:
 class Ceilings:
     """The measured limits of one device; measure inside a timed window, pinned, with one thread."""
 
-    def __init__(self, cache_root: Path, device: str) -> None:
+    def __init__(self, cache_root: Path, device: str, backend: str = "cpu") -> None:
+        self._backend = backend
         safe = re.sub(r"[^A-Za-z0-9.-]", "_", f"{device}-torch{torch.__version__}")
         self._path = cache_root / "ceilings" / f"{safe}.json"
         self._known: dict[str, float] = {}
@@ -67,13 +88,15 @@ class Ceilings:
             self._known = {}  # not measured yet, or not readable: measured again
 
     def gb_s(self, nbytes: int) -> float:
-        """Bytes per nanosecond of a hot copy whose reads and writes together are about ``nbytes``."""
+        """Bytes per nanosecond of a copy whose reads and writes together are about ``nbytes`` (a GPU's best)."""
+        if self._backend == "cuda":
+            return self._get("copy", _gpu_copy_gb_s)
         size_class = _size_class(nbytes)
         return self._get(f"copy_2^{size_class}", lambda: _copy_at(size_class))
 
     def gflop_s(self) -> float:
-        """Fp32 matrix products."""
-        return self._get("mm", _gflop_s)
+        """Fp32 matrix products, as torch does them by default."""
+        return self._get("mm", _gpu_gflop_s if self._backend == "cuda" else _gflop_s)
 
     def _get(self, name: str, measure: Callable[[], float]) -> float:
         if name not in self._known:

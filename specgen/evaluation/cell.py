@@ -64,6 +64,11 @@ def memory_limit_bytes(share: int) -> int:
     return max(2 * _GIB, int(total * 0.7 / max(1, share)))
 
 
+def gpus_here() -> int:
+    """NVIDIA GPUs of this machine, by its driver; 0 without one."""
+    return len(list(Path("/proc/driver/nvidia/gpus").glob("*")))
+
+
 class _Zygote:
     """The worker's side of its zygote; started on first use, and again if it died."""
 
@@ -126,7 +131,7 @@ class Cell:
     @classmethod
     def start(cls, device: Device, policy: EvaluationPolicy, cache_root: Path) -> Cell:
         """Start a cell without waiting for it. Raises InfrastructureError if no process can be started."""
-        share = policy.cpu_devices or len(os.sched_getaffinity(0))
+        share = gpus_here() if device.backend == "cuda" else policy.cpu_devices or len(os.sched_getaffinity(0))
         spec = CellSpec(
             device_name=device.name, backend=device.backend, index=device.index, sandbox=policy.sandbox,
             build=policy.build, cache_root=str(cache_root), memory_bytes=memory_limit_bytes(share),

@@ -1,11 +1,13 @@
 """Whether outputs agree with the reference's: trees first, then dtype, shape, finiteness and values.
 
 ``|got - want| <= tolerance + tolerance * |want|`` on the problem's own inputs, as KernelBench; on other distributions
-the output's own scale (root mean square) takes the place of the absolute term. Not here: what made the outputs.
+the output's own scale (root mean square) takes the place of the absolute term. Large tensors are compared piece by
+piece, so that a comparison needs little memory beside what it compares. Not here: what made the outputs.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +15,8 @@ import torch
 
 from specgen.evaluation.tensors import dtype_name, leaves
 from specgen.types import Status
+
+_PIECE = 1 << 26
 
 
 @dataclass(frozen=True)
@@ -23,10 +27,22 @@ class Difference:
     text: str
 
 
+def pieces(*tensors: torch.Tensor) -> Iterator[tuple[torch.Tensor, ...]]:
+    """The same parts of several tensors of one shape, at most 2^26 elements each."""
+    if not tensors[0].numel():
+        return
+    flat = [tensor.reshape(-1) for tensor in tensors]
+    yield from zip(*(torch.split(tensor, _PIECE) for tensor in flat), strict=True)
+
+
 def scale(leaf: torch.Tensor) -> float:
     """Root mean square of a tensor (0 for an empty one)."""
-    wide = leaf.double()
-    return float(wide.square().mean().sqrt()) if leaf.numel() else 0.0
+    total = sum(float(part.double().square().sum()) for (part,) in pieces(leaf))
+    return float((total / leaf.numel()) ** 0.5) if leaf.numel() else 0.0
+
+
+def _largest_error(got: torch.Tensor, want: torch.Tensor) -> float:
+    return max(float((a.double() - b.double()).abs().max()) for a, b in pieces(got, want))
 
 
 def scale_error(got: Any, want: Any) -> float:
@@ -34,15 +50,14 @@ def scale_error(got: Any, want: Any) -> float:
     worst = 0.0
     for a, b in zip(leaves(got), leaves(want), strict=True):
         if a.is_floating_point() and a.numel():
-            error = float((a.double() - b.double()).abs().max())
-            worst = max(worst, error / max(scale(b), 1e-30))
+            worst = max(worst, _largest_error(a, b) / max(scale(b), 1e-30))
     return worst
 
 
 def max_abs_error(got: Any, want: Any) -> float:
     """The largest absolute error of any floating output tensor."""
     errors = [
-        float((a.double() - b.double()).abs().max())
+        _largest_error(a, b)
         for a, b in zip(leaves(got), leaves(want), strict=True)
         if a.is_floating_point() and a.numel()
     ]
@@ -95,9 +110,9 @@ def _tensor(got: torch.Tensor, want: torch.Tensor, tolerance: float, scaled: boo
         bad = got != want
         return _values(got, want, bad, where, "exactly") if bool(bad.any()) else None
     floor = tolerance * scale(want) + 1e-12 if scaled else tolerance
-    close = torch.isclose(got, want, rtol=tolerance, atol=floor, equal_nan=True)
-    if bool(close.all()):
+    if all(torch.allclose(a, b, rtol=tolerance, atol=floor, equal_nan=True) for a, b in pieces(got, want)):
         return None
+    close = torch.isclose(got, want, rtol=tolerance, atol=floor, equal_nan=True)
     strange = ~torch.isfinite(got) & torch.isfinite(want)
     if bool(strange.any()):
         found = _values(got, want, strange, where, "finite")
@@ -116,6 +131,8 @@ def _values(got: torch.Tensor, want: torch.Tensor, bad: torch.Tensor, where: str
         f"first at {list(index)}: expected {want[at].item():.8g}, got {got[at].item():.8g}",
     ]
     if want.is_floating_point():
-        error = (got.double() - want.double()).abs().nan_to_num(nan=float("inf"))
-        lines.append(f"largest absolute error {float(error.max()):.6g}, output's root mean square {scale(want):.6g}")
+        error = max(
+            float((a.double() - b.double()).abs().nan_to_num(nan=float("inf")).max()) for a, b in pieces(got, want)
+        )
+        lines.append(f"largest absolute error {error:.6g}, output's root mean square {scale(want):.6g}")
     return Difference(Status.WRONG_VALUE, "\n".join(lines))

@@ -27,23 +27,39 @@ class Reference:
 
     def __init__(self, problem: ProblemSpec) -> None:
         self.problem = problem
+        self.device = "cuda" if problem.backend == "cuda" else "cpu"
+        self._made_on = self.device
         self.module = types.ModuleType("problem")
         try:
             exec(compile(problem.source, "problem.py", "exec"), self.module.__dict__)  # noqa: S102 - the user's own file
             torch.manual_seed(problem.seed)
             self.init_inputs = list(self.module.get_init_inputs())
             torch.manual_seed(problem.seed)
-            self.model = self.module.Model(*self.init_inputs)
+            self.model = self._placed(self.module.Model(*self.init_inputs))
         except Exception as exc:
             raise _failed("module, get_init_inputs() or Model()", exc) from exc
 
     def inputs(self, seed: int) -> list[Any]:
-        """Fresh inputs of the problem's own distribution."""
+        """Fresh inputs of the problem's own distribution, on its device.
+
+        Drawn on a GPU where ``get_inputs`` lets itself be moved there: its CPU generator needs seconds for gigabytes.
+        """
         torch.manual_seed(seed)
         try:
-            return list(self.module.get_inputs())
+            try:
+                with torch.device(self._made_on):
+                    made = list(self.module.get_inputs())
+            except Exception:
+                if self._made_on == "cpu":
+                    raise
+                self._made_on = "cpu"
+                made = list(self.module.get_inputs())
+            return list(mapped(made, lambda leaf: leaf.to(self.device)))
         except Exception as exc:
             raise _failed("get_inputs()", exc) from exc
+
+    def _placed(self, model: Any) -> Any:
+        return model.to(self.device) if isinstance(model, torch.nn.Module) else model
 
     def forward(self, inputs: list[Any], seed: int, model: Any = None) -> Any:
         """Outputs on a private copy of the inputs (a reference may change them)."""
@@ -72,14 +88,15 @@ class Reference:
         """Parameters and buffers by name; empty for a Model that is no nn.Module."""
         return dict(self.model.state_dict()) if isinstance(self.model, torch.nn.Module) else {}
 
-    def perturbed(self, generator: torch.Generator) -> Any:
+    def perturbed(self, seed: int) -> Any:
         """A copy whose floating parameters are all different, also those that start at zero."""
         model = copy.deepcopy(self.model)
+        generator = torch.Generator(self.device).manual_seed(seed)
         with torch.no_grad():
             for value in model.parameters():
                 if value.is_floating_point():
                     spread = float(value.float().std()) if value.numel() > 1 else 0.0
-                    noise = torch.randn(value.shape, generator=generator)
+                    noise = torch.randn(value.shape, generator=generator, device=self.device)
                     value.add_((noise * (0.3 * spread or 0.1)).to(value.dtype))
         return model
 

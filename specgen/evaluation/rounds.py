@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -9,11 +10,13 @@ import torch
 
 from specgen.evaluation.compare import Difference, compare, max_abs_error, scale_error
 from specgen.evaluation.peer import Peer
-from specgen.evaluation.tensors import Parcel, build, describe, leaves
+from specgen.evaluation.tensors import Parcel, build, describe, leaves, new_memory, place_of
 from specgen.evaluation.trials import Trial
 from specgen.evaluation.verdict import Verdict, rejected
-from specgen.evaluation.wire import Message, ProtocolError, close_all, memory_file, read_memory_file
+from specgen.evaluation.wire import Message, ProtocolError, close_all, read_memory_file
 from specgen.types import Status
+
+_NUMBERS = itertools.count(1)
 
 
 @dataclass
@@ -27,11 +30,18 @@ class Outcome:
 
 
 class Receiver:
-    """The memory file that outputs come back in; its size is the reference's outputs', sealed."""
+    """The shared memory that outputs come back in; its size is the reference's outputs'."""
 
     def __init__(self, expected: Any) -> None:
         _, self.size = describe(expected)
-        self.fd = memory_file(self.size, "specgen-out")
+        self.place = place_of(expected)
+        self.fd, self.memory = new_memory(self.size, self.place)
+        self.number = next(_NUMBERS)
+
+    @property
+    def fields(self) -> Message:
+        """What a message about it says."""
+        return {"size": self.size, "place": self.place, "buffer": self.number}
 
     def close(self) -> None:
         """Give the memory back."""
@@ -45,9 +55,15 @@ class Receiver:
         if size > self.size:
             raise Verdict(Status.WRONG_SHAPE, _larger(node, expected))
         try:
-            return build(node, bytearray(read_memory_file(self.fd)) if self.size else None)
+            return build(node, self._private())
         except (ProtocolError, ValueError, RecursionError) as exc:
             raise rejected("forged_message", str(exc)[:100], "the outputs' description does not hold") from exc
+
+    def _private(self) -> Any:
+        """What lies there now; the candidate can change the shared memory at any time."""
+        if isinstance(self.memory, torch.Tensor):
+            return self.memory.clone()
+        return bytearray(read_memory_file(self.fd)) if self.size else None
 
 
 def _larger(node: Message, expected: Any) -> str:
@@ -102,8 +118,8 @@ def try_once(
     parcel = Parcel.of(trial.inputs)
     receiver = Receiver(trial.expected)
     try:
-        peer.ask("inputs", 60.0, [parcel.fd], slot=0, node=parcel.node, size=parcel.size)
-        answer = peer.ask("run", timeout_s, [receiver.fd], slot=0, seed=trial.seed, audit=audit, size=receiver.size)
+        peer.ask("inputs", 60.0, [parcel.fd], slot=0, **parcel.fields)
+        answer = peer.ask("run", timeout_s, [receiver.fd], slot=0, seed=trial.seed, audit=audit, **receiver.fields)
         outputs = receiver.take(answer, trial.expected)
     finally:
         receiver.close()

@@ -171,7 +171,7 @@ class Supervisor:
 
     def _config(self, fd: int, cache: str, walled: bool) -> dict[str, Any]:
         return {
-            "fd": fd, "cache": cache, "processes": 200, "file_bytes": 1 << 30,
+            "fd": fd, "cache": cache, "backend": self.spec.backend, "processes": 200, "file_bytes": 1 << 30,
             "data_bytes": self.spec.memory_bytes if self.spec.backend == "cpu" else 0,
             "uid": sandbox.uid_for(self.spec.index) if walled else 0,
         }  # fmt: skip

@@ -1,8 +1,9 @@
 """Nested values of tensors and scalars as a JSON description beside raw bytes in one memory file.
 
 Used on both sides of the border: the judge lays inputs out and reads outputs back, the harness maps inputs and
-writes outputs. A description that comes from a candidate is checked field by field before it is believed. Not here:
-comparing (:mod:`specgen.evaluation.compare`).
+writes outputs. Tensors on a GPU lie in device memory that both sides map, all others in a memory file. A description
+that comes from a candidate is checked field by field before it is believed. Not here: comparing
+(:mod:`specgen.evaluation.compare`).
 """
 
 from __future__ import annotations
@@ -10,13 +11,16 @@ from __future__ import annotations
 import mmap
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
+from specgen.evaluation import device_memory
 from specgen.evaluation.wire import ProtocolError, memory_file
 
 Node = dict[str, Any]
+Place = Literal["host", "device"]
+Memory = mmap.mmap | bytearray | torch.Tensor  # the latter: bytes on a GPU
 MAX_BYTES = 64 << 30
 _ALIGN = 4096
 _DTYPES = {str(value).removeprefix("torch."): value for value in vars(torch).values() if isinstance(value, torch.dtype)}
@@ -123,7 +127,7 @@ def _checked(node: object, size: int) -> tuple[torch.dtype, list[int], list[int]
     return dtype, shape, stride, at
 
 
-def build(node: Node, memory: mmap.mmap | bytearray | None) -> Any:
+def build(node: Node, memory: Memory | None) -> Any:
     """The nested value a description stands for, its tensors being views of ``memory``. Raises ProtocolError."""
     kind = node.get("t")
     value = node.get("v")
@@ -150,13 +154,40 @@ def build(node: Node, memory: mmap.mmap | bytearray | None) -> Any:
     raise ProtocolError(f"unknown kind of value: {kind!r}"[:200])
 
 
-def _view(node: Node, memory: mmap.mmap | bytearray | None) -> torch.Tensor:
+def _view(node: Node, memory: Memory | None) -> torch.Tensor:
     dtype, shape, stride, at = _checked(node, len(memory) if memory is not None else 0)
     if not all(shape) or memory is None:
-        return torch.empty(shape, dtype=dtype)
+        return torch.empty(shape, dtype=dtype, device=memory.device if isinstance(memory, torch.Tensor) else None)
     count = 1 + sum((extent - 1) * step for extent, step in zip(shape, stride, strict=True))
-    flat = torch.frombuffer(memory, dtype=dtype, count=count, offset=at)
+    if isinstance(memory, torch.Tensor):
+        flat = memory[at : at + count * dtype.itemsize].view(dtype)
+    else:
+        flat = torch.frombuffer(memory, dtype=dtype, count=count, offset=at)
     return flat.as_strided(shape, stride)
+
+
+def place_of(value: Any) -> Place:
+    """Where a nested value's tensors lie: all of a problem's are on its device, or none is."""
+    return "device" if any(leaf.is_cuda for leaf in leaves(value)) else "host"
+
+
+def new_memory(size: int, place: Place) -> tuple[int, Memory | None]:
+    """A descriptor to hand over and our own mapping of it (None for size 0). The caller closes the descriptor."""
+    if place == "device" and size:
+        return device_memory.create(size)
+    fd = memory_file(size)
+    return fd, map_file(fd, size)
+
+
+def attach(fd: int, size: int, place: Place) -> Memory | None:
+    """The other side's memory."""
+    return device_memory.attach(fd, size) if place == "device" and size else map_file(fd, size)
+
+
+def settle(place: Place) -> None:
+    """What was written is there for the other side, too."""
+    if place == "device":
+        torch.cuda.synchronize()
 
 
 def map_file(fd: int, size: int) -> mmap.mmap | None:
@@ -172,16 +203,24 @@ class Parcel:
 
     node: Node
     size: int
+    place: Place
     fd: int
     value: Any  # tensors that are views of the shared memory
 
     @classmethod
     def of(cls, value: Any) -> Parcel:
-        """Copy a value into a new memory file. Raises TypeError for values that cannot cross."""
+        """Copy a value into new shared memory. Raises TypeError for values that cannot cross."""
         node, size = describe(value)
-        fd = memory_file(size, "specgen-in")
-        shared = build(node, map_file(fd, size))
+        place = place_of(value)
+        fd, memory = new_memory(size, place)
+        shared = build(node, memory)
         with torch.no_grad():
             for target, source in zip(leaves(shared), leaves(value), strict=True):
                 target.copy_(source.detach())
-        return cls(node=node, size=size, fd=fd, value=shared)
+        settle(place)
+        return cls(node=node, size=size, place=place, fd=fd, value=shared)
+
+    @property
+    def fields(self) -> Node:
+        """What a message about it says."""
+        return {"node": self.node, "size": self.size, "place": self.place}

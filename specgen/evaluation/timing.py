@@ -1,11 +1,12 @@
-"""The timed runs (§8.1): reference and candidate interleaved, alone on the host, by the judge's clocks.
+"""The timed runs (§8.1): reference and candidate interleaved, alone on their device, and a check of the word given.
 
-A run's time is the CPU time that its process spent in it. A CPU device is one pinned core and one process, so this
-is the wall time of an undisturbed run, and a neighbour on a busy machine neither speeds up nor slows down a kernel.
-The judge reads the kernel's clock of the candidate's process from outside: the candidate's own word can only
-lengthen a time. Before every run the inputs are made new where that is cheap (a secret factor on every real-valued
-tensor) and every output is compared afterwards: a remembered result is a wrong one. CPU time outside the candidate's
-own window shows. Not here: what the numbers mean (:mod:`specgen.evaluation.integrity`).
+On a CPU a run's time is the CPU time that its process spent in it: the wall time of an undisturbed run, whatever
+neighbours do. The judge reads the kernel's clock of the candidate's process from outside: the candidate's own word
+can only lengthen a time. On a GPU it is the time between two events (:mod:`specgen.evaluation.stopwatch`), and the
+judge's wall clock over a burst of runs says whether those events told the truth. Before every run the inputs are made
+new where that is cheap (a secret factor on every real-valued tensor) and every output is compared afterwards: a
+remembered result is a wrong one. CPU time outside the candidate's own window shows. Not here: what the numbers mean
+(:mod:`specgen.evaluation.integrity`).
 """
 
 from __future__ import annotations
@@ -23,13 +24,17 @@ from specgen.evaluation import processes
 from specgen.evaluation.peer import Peer
 from specgen.evaluation.reference import Reference
 from specgen.evaluation.rounds import Receiver, check_unchanged, judge_values
-from specgen.evaluation.tensors import Parcel, leaves
+from specgen.evaluation.stopwatch import stopwatch
+from specgen.evaluation.tensors import Parcel, build, describe, leaves, settle
 from specgen.evaluation.trials import Trial, continuous, fresh_seed
 from specgen.evaluation.verdict import Verdict, rejected
 from specgen.evaluation.wire import close_all
 from specgen.types import Status, Timing
 
 _SLACK_MS = 0.1  # what waking up and answering costs at most beyond the calibrated cost of a message
+_BURST = 30  # runs in a row by the judge's wall clock, on a GPU
+_BURST_SLACK_MS = 0.02  # what it may differ by from the mean of single runs, and the share of that mean
+_BURST_SHARE = 0.25
 
 
 @dataclass
@@ -40,6 +45,7 @@ class Window:
     reference_ms: list[float] = field(default_factory=list)
     wall_ms: list[float] = field(default_factory=list)  # of the candidate's runs, messages included
     gap_ms: list[float] = field(default_factory=list)  # judge's clock - cost of a message - candidate's own clock
+    gap_allowed_ms: float = 0.0  # for the median of those
     outside_cpu_ms: float = 0.0  # candidate's CPU time while it should have been waiting
     outside_wall_ms: float = 0.0
     fetch_cpu_ms: float = 0.0  # candidate's CPU time while it handed outputs over
@@ -65,7 +71,7 @@ def message_cost_ms(peer: Peer, rounds: int = 24) -> float:
     spent = []
     eviction = torch.ones(1 << 21)
     for _ in range(rounds):
-        peer.ask("null", 30.0, seed=fresh_seed())
+        peer.ask("null", 30.0, seed=fresh_seed(), runs=0)
         eviction.add_(1)
         start = processes.cpu_s(peer.pid)
         peer.shoot(30.0)
@@ -104,6 +110,7 @@ class _Slot:
         self.factors = [random.SystemRandom().uniform(0.5, 1.0) for _ in self.pairs]
         for factor, (base, now) in zip(self.factors, self.pairs, strict=True):
             torch.mul(base, factor, out=now)
+        settle(self.parcel.place)
 
     def check(self) -> None:
         """Refuse inputs that the candidate changed."""
@@ -125,9 +132,11 @@ class TimedRuns:
         self.limit_s = limit_s
         self.slots = [_Slot(number, trial) for number, trial in enumerate(trials, start=1)]
         self.receiver = Receiver(trials[0].expected)
+        self.on_gpu = reference.device == "cuda"
+        self.watch = stopwatch(reference.device)
         self.window = Window()
         for slot in self.slots:
-            peer.ask("inputs", 60.0, [slot.parcel.fd], slot=slot.number, node=slot.parcel.node, size=slot.parcel.size)
+            peer.ask("inputs", 60.0, [slot.parcel.fd], slot=slot.number, **slot.parcel.fields)
             close_all([slot.parcel.fd])
 
     def run(self, warmups: int, runs: int) -> Window:
@@ -138,6 +147,7 @@ class TimedRuns:
         try:
             for number in range(warmups + runs):
                 self._one(number, record=number >= warmups)
+            self._check_word()
         finally:
             gc.enable()
             self.receiver.close()
@@ -145,14 +155,31 @@ class TimedRuns:
             slot.check()
         return self.window
 
-    def _copy_ms(self) -> float:
-        from specgen.evaluation.tensors import build, describe, map_file
+    def _check_word(self) -> None:
+        """What the candidate's clock left out, by the judge's. On a CPU every run has said it already."""
+        window = self.window
+        own_ms = statistics.median(window.candidate_ms)
+        if not self.on_gpu:
+            window.gap_allowed_ms = 0.3 + 0.3 * own_ms
+            return
+        nothing, runs = min(self._wall_ms("null") for _ in range(2)), min(self._wall_ms("burst") for _ in range(2))
+        window.gap_ms = [(runs - nothing) / _BURST - own_ms]
+        window.gap_allowed_ms = _BURST_SLACK_MS + _BURST_SHARE * own_ms
 
+    def _wall_ms(self, what: str) -> float:
+        limit_s = _BURST * self.limit_s
+        self.peer.ask(what, limit_s, slot=self.slots[0].number, seed=fresh_seed(), runs=_BURST)
+        start = time.perf_counter()
+        self.peer.shoot(limit_s)
+        return (time.perf_counter() - start) * 1e3
+
+    def _copy_ms(self) -> float:
         value = self.slots[0].trial.expected
-        node, size = describe(value)
+        node, _ = describe(value)
         start = time.process_time()
-        for to, source in zip(leaves(build(node, map_file(self.receiver.fd, size))), leaves(value), strict=True):
+        for to, source in zip(leaves(build(node, self.receiver.memory)), leaves(value), strict=True):
             to.copy_(source)
+        settle(self.receiver.place)
         return (time.process_time() - start) * 1e3
 
     def _one(self, number: int, *, record: bool) -> None:
@@ -175,7 +202,8 @@ class TimedRuns:
         if record:
             window = self.window
             by_judge = (after.cpu - before.cpu) * 1e3 - self.cost_ms
-            window.candidate_ms.append(max(own_ms, by_judge - _SLACK_MS - 0.1 * own_ms))
+            lengthened = own_ms if self.on_gpu else max(own_ms, by_judge - _SLACK_MS - 0.1 * own_ms)
+            window.candidate_ms.append(lengthened)
             window.reference_ms.append(reference_ms)
             window.gap_ms.append(by_judge - own_ms)
             window.wall_ms.append((after.wall - before.wall) * 1e3)
@@ -185,9 +213,8 @@ class TimedRuns:
         self._compare(outputs, expected, slot, number)
 
     def _reference(self, slot: _Slot, seed: int) -> tuple[Any, float]:
-        start = time.process_time()
-        outputs = self.reference.run(slot.shared, seed)
-        return outputs, (time.process_time() - start) * 1e3
+        outputs, spent = self.watch.time(lambda: self.reference.run(slot.shared, seed))
+        return outputs, spent / 1e6
 
     def _cpu(self) -> float:
         try:
@@ -203,7 +230,7 @@ class TimedRuns:
 
     def _fetch(self, slot: _Slot, seed: int) -> Any:
         answer = self.peer.ask(
-            "fetch", self.limit_s, [self.receiver.fd], slot=slot.number, seed=seed, size=self.receiver.size
+            "fetch", self.limit_s, [self.receiver.fd], slot=slot.number, seed=seed, **self.receiver.fields
         )
         return self.receiver.take(answer, slot.trial.expected)
 

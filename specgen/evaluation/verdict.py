@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import re
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -37,15 +38,17 @@ def _open(name: str) -> int:
 
 
 class HostLock:
-    """Shared by builds, exclusive for timed windows, one per host; the kernel releases it when its process dies.
+    """Shared by builds, exclusive for timed windows, one per host (or GPU); freed by the kernel with its process.
 
     A window announces itself on a second file; a build that sees that pauses its sandbox and lets the window go
     first, so that no window waits for a compiler.
     """
 
-    def __init__(self) -> None:
-        self._fd = _open("specgen-timing.lock")
-        self._wanted = _open("specgen-window.lock")
+    def __init__(self, device: str = "") -> None:
+        """``device`` names a GPU: its windows do not disturb, nor are disturbed by, what other devices do."""
+        of = "-" + re.sub(r"[^A-Za-z0-9.-]", "_", device) if device else ""
+        self._fd = _open(f"specgen-timing{of}.lock")
+        self._wanted = _open(f"specgen-window{of}.lock")
 
     @contextlib.contextmanager
     def building(self) -> Iterator[float]:
