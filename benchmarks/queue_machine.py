@@ -317,7 +317,10 @@ class QueueMachine(RuleBasedStateMachine):
         if not hasattr(self, "model"):
             return
         waiting = {queue: {m.name for m in self.model.waiting(queue)} for queue in QUEUES}
-        tags = {"validate": self.client.zrange("validate", 0, -1), "profile": self.client.lrange("profile", 0, -1)}
+        tags = {
+            "validate": cast("list[str]", self.client.zrange("validate", 0, -1)),
+            "profile": cast("list[str]", self.client.lrange("profile", 0, -1)),
+        }
         for queue in QUEUES:
             found = [cast("str", self.client.hget(f"specgen:message:{tag}", "task")) for tag in tags[queue]]
             assert sorted(found) == sorted(waiting[queue])
