@@ -47,4 +47,4 @@ def describe_environment(bench: Bench, problem: ProblemSpec) -> dict[str, str]:
         "build": bench.spec.build if bench.support else "stock",
         "tolerance": f"{problem.tolerance:g} absolute and relative",
         "problem_sha256": problem.sha256,
-    }
+    } | ({"problem_origin": problem.origin} if problem.origin else {})

@@ -23,6 +23,7 @@ from specgen.evaluation.verdict import Verdict
 from specgen.types import ProblemSpec, Status
 
 _TIMING_BUDGET_S = 0.5
+_TRACE_LIMIT_S = 10.0
 _JUDGING = 3  # times the reference's peak: a float64 copy, and outputs beside each other
 
 
@@ -35,9 +36,9 @@ def examine_reference(problem: ProblemSpec) -> dict[str, Any]:
         note = "no GPU here: nothing was run, the floor is a data sheet's"
         return _costs(problem, trace(problem)) | {"warnings": [note]}
     try:
-        shapes: Trace | None = trace(problem)
+        shapes: Trace | None = trace(problem, _TRACE_LIMIT_S)
     except Verdict:
-        shapes = None  # it depends on values, or it is wrong: the run on real tensors tells
+        shapes = None  # it depends on values, takes long, or is wrong: the run on real tensors tells
     cost, found = _run(problem, shapes)
     return _costs(problem, cost) | found
 

@@ -7,6 +7,8 @@ argument or result of any other operator. Not here: values, time, peaks.
 
 from __future__ import annotations
 
+import math
+import time
 import warnings
 from dataclasses import dataclass
 from typing import Any
@@ -23,6 +25,7 @@ from specgen.evaluation.verdict import Verdict
 from specgen.types import ProblemSpec, Status
 
 _PARTIAL = {"embedding", "index", "index_select", "gather", "take"}  # read no more than they return
+_EXACT = 1.005  # peaks may be missed by half a percent: looking at all storages after every operator is slow
 _UNREAD = {"empty_like", "zeros_like", "ones_like", "full_like", "rand_like", "randn_like", "fill", "zero"}
 
 
@@ -48,7 +51,7 @@ class Trace:
 
 
 class _Live:
-    """Storages that are alive, and the most bytes of them at once."""
+    """Storages that are alive, and the most bytes of them at once; looked through only where a peak may be new."""
 
     def __init__(self) -> None:
         self.known: dict[int, tuple[StorageWeakRef, int]] = {}
@@ -57,23 +60,28 @@ class _Live:
 
     def add(self, value: Any) -> None:
         """See the storages of a nested value."""
-        for key, (ref, size) in list(self.known.items()):
-            if ref.expired():  # type: ignore[no-untyped-call]
-                del self.known[key]
-                self.now -= size
         for leaf in leaves(value):
             storage = leaf.untyped_storage()
             if storage._cdata not in self.known:
                 self.known[storage._cdata] = (StorageWeakRef(storage), storage.nbytes())  # type: ignore[no-untyped-call]
                 self.now += storage.nbytes()
-        self.peak = max(self.peak, self.now)
+        if self.now > self.peak * _EXACT:
+            self._forget()
+            self.peak = max(self.peak, self.now)
+
+    def _forget(self) -> None:
+        for key, (ref, size) in list(self.known.items()):
+            if ref.expired():  # type: ignore[no-untyped-call]
+                del self.known[key]
+                self.now -= size
 
 
 class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """A context around a forward, on fake or on real tensors."""
 
-    def __init__(self) -> None:
+    def __init__(self, limit_s: float) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
+        self.end = time.monotonic() + limit_s
         self.flops = 0.0
         self.product_flops = 0.0
         self.operators = 0
@@ -86,10 +94,12 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return False
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Run, then count."""
+        """Run, then count. Raises TimeoutError past the limit."""
+        if time.monotonic() > self.end:
+            raise TimeoutError("counting operations takes too long")
         result = func(*args, **(kwargs or {}))
         name = func.overloadpacket.__name__.rstrip("_")
-        if func.overloadpacket.__name__ not in _VIEWS:
+        if func.namespace != "prim" and func.overloadpacket.__name__ not in _VIEWS:  # prim: questions such as device
             self.operators += 1
             self._count(func, name, args, kwargs or {}, result)
         self.live.add(result)
@@ -121,24 +131,28 @@ class _Shapes(Reference):
         return model
 
 
-def trace(problem: ProblemSpec) -> Trace:
-    """Trace on fake tensors. Raises Verdict (reference_error), also where operators depend on values."""
+def trace(problem: ProblemSpec, limit_s: float = math.inf) -> Trace:
+    """Trace on fake tensors: a millisecond an operator, so that unrolled recurrences take a minute.
+
+    Raises Verdict (reference_error), also past the limit and where operators depend on values.
+    """
     problem = problem.model_copy(update={"backend": "cpu"})
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the run on real tensors shows them
+        mode = FakeTensorMode(allow_non_fake_inputs=True)
         try:
-            with FakeTensorMode(allow_non_fake_inputs=True):
+            with mode:
                 reference: Reference = _Shapes(problem)
         except Verdict:
             reference = _Shapes(problem)  # a constructor that reads values; forward may still do without
-        with FakeTensorMode(allow_non_fake_inputs=True):
-            return trace_run(reference, reference.inputs(0))
+        with mode:
+            return trace_run(reference, reference.inputs(0), limit_s)
 
 
-def trace_run(reference: Reference, inputs: list[Any]) -> Trace:
-    """Trace one forward on these inputs, fake or real. Raises Verdict (reference_error)."""
+def trace_run(reference: Reference, inputs: list[Any], limit_s: float = math.inf) -> Trace:
+    """Trace one forward on these inputs, fake or real. Raises Verdict (reference_error), also past the limit."""
     state = list(reference.state().values())
-    tracer = Tracer()
+    tracer = Tracer(limit_s)
     tracer.live.add([inputs, state])
     with tracer:
         outputs = reference.run(inputs, 0)

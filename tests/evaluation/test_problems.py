@@ -1,16 +1,21 @@
-"""Problems: names, paths, static checks, and one run of the reference."""
+"""Problems: names, paths, static checks, and the built-in ones."""
 
 from __future__ import annotations
 
+import ast
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 from specgen.errors import ProblemError
-from specgen.evaluation.problems import builtin_names, load_problem
-from specgen.evaluation.register import register
+from specgen.evaluation.problems import Backend, builtin_names, builtins, load_problem
+from specgen.evaluation.reference import Reference
+from specgen.evaluation.register import examine
+from specgen.evaluation.tensors import leaves
+from specgen.evaluation.tracer import trace
 from specgen.types import ProblemSpec
 
 GOOD = """
@@ -68,28 +73,67 @@ def test_loading_a_problem_imports_no_torch() -> None:
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
-def test_registering_runs_the_reference_once() -> None:
-    found = register(load_problem("T12"))
-    assert found.outputs == ["float32 [256, 1]"]
-    assert found.reference_ms > 0
-    assert found.distributions == 3
-    assert found.strawmen == []
-
-
 @pytest.mark.parametrize("forward", ["a.nothing", "a @ torch.rand(3, 3)", "'text'.missing"])
 def test_a_reference_that_raises_cannot_be_registered(forward: str) -> None:
     with pytest.raises(ProblemError):
-        register(ProblemSpec(name="bad", source=GOOD.replace("FORWARD", forward)))
+        examine(ProblemSpec(name="bad", source=GOOD.replace("FORWARD", forward)))
 
 
-def test_a_tolerance_that_accepts_zeros_is_warned_of() -> None:
-    small = GOOD.replace("FORWARD", "a * 1e-9")
-    fine = register(ProblemSpec(name="fine", source=small, tolerance=1e-2))
-    assert fine.strawmen == []  # the scaled distributions refuse them
-    constant = GOOD.replace("FORWARD", "torch.zeros_like(a) + 0 * a")
-    straw = register(ProblemSpec(name="straw", source=constant, tolerance=1e-2))
-    assert "zeros" in straw.strawmen
-    assert straw.warnings
+# KernelBench's sizes: elements of inputs, parameters and buffers, 4 bytes each, and the output's shape
+GPU_SIZES = {
+    "T1": (32768 * 32768 + 32768, []),
+    "T2": (16 * 1024 * 2048 + 2048 * 768, [16, 1024, 768]),
+    "T3": (8 * 256 * 512 * 256 + 256 * 768, [8, 256, 512, 768]),
+    "T4": (4096 + 4096**2, [4096, 4096]),
+    "T5": (2 * 4096**2, [4096, 4096]),
+    "T6": (2 * 4096**2, [4096, 4096]),
+    "T7": (2 * 4096**2, [4096, 4096]),
+    "T8": (8192 * (2048 + 4096), [2048, 4096]),
+    "T9": (8192 * (2048 + 4096), [2048, 4096]),
+    "T10": (8192 * (2048 + 4096), [2048, 4096]),
+    "T11": (8192 * (1024 + 8192 + 1), [1024, 8192]),
+    "T12": (8192 * (1024 + 8192), [1024, 1]),
+    "T13": (8192 * (1024 + 8192 + 6) + 2, [1024, 8192]),
+    "T14": (64**2 * 128**2 + 128 * (64 * 9 + 5) + 2, [64, 128, 126, 126]),
+    "T15": (32768 * (128 + 32768 + 1), [128, 1]),
+    "T16": (8 * 128 * 128**2 + 64 * (8 * 9 + 5) + 2, [128, 64, 126, 126]),
+    "T17": (8192 * (1024 + 8192 + 1), [1024, 8192]),
+    "T18": (8192 * (1024 + 8192 + 1), [1024, 8192]),
+    "T19": (16384 * (128 + 2 * 16384 + 8192 + 2) + 8192, [128, 8192]),
+    "T20": (16 * 1024 * 768 + 3 * 768 * 769 + 1024**2 // 4, [16, 1024, 768]),  # the mask: one byte each
+}
+
+
+def test_gpu_sizes_are_kernelbenchs() -> None:
+    assert {*GPU_SIZES, "E1"} == set(builtin_names("cuda"))
+    for name, (elements, shape) in GPU_SIZES.items():
+        found = trace(load_problem(name, "cuda"))
+        assert found.outputs == (f"float32 {shape}",), name
+        assert found.read_bytes == found.input_bytes + found.parameter_bytes == 4 * elements, name
+
+
+@pytest.mark.parametrize("name", builtin_names())
+def test_a_built_in_problem_runs_and_repeats(name: str) -> None:
+    problem = load_problem(name)
+    reference, other = Reference(problem), Reference(problem)
+    inputs = reference.inputs(7)
+    outputs = reference.forward(inputs, 3)
+    assert all(torch.equal(a, b) for a, b in zip(leaves(inputs), leaves(other.inputs(7)), strict=True))
+    assert all(torch.equal(a, b) for a, b in zip(leaves(outputs), leaves(other.forward(inputs, 3)), strict=True))
+    assert not all(torch.equal(a, b) for a, b in zip(leaves(inputs), leaves(other.inputs(8)), strict=True))
+    assert all(leaf.isfinite().all() and leaf.dtype == torch.float32 for leaf in leaves(outputs))
+    assert trace(problem).flops < 4e9  # well under a second on one core
+
+
+@pytest.mark.parametrize("backend", ["cpu", "cuda"])
+def test_built_in_problems_describe_themselves(backend: Backend) -> None:
+    for item in builtins():
+        problem = load_problem(item.name, backend)
+        text = ast.get_docstring(ast.parse(problem.source)) or ""
+        assert text.startswith(f"{item.name}, {item.task.split(':')[0]}"), item.name
+        assert text.splitlines()[0].endswith(" CPU size." if backend == "cpu" else " GPU size."), item.name
+        shape = text.rpartition("-> ")[2].rstrip(".")
+        assert trace(problem).outputs == (f"float32 {'[]' if shape == 'a number' else shape}",), item.name
 
 
 def test_the_command_exits_with_2_and_one_line() -> None:
