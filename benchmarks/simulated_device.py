@@ -45,7 +45,7 @@ class Device:
     role: str = "both"
     served: int = 0
     aborted: int = 0
-    _beats_at: float = field(default_factory=lambda: time.monotonic() + random.random() * HEARTBEAT_S)  # noqa: S311
+    _beats_at: float = field(default_factory=lambda: time.monotonic() + random.random() * HEARTBEAT_S)
 
     async def run(self, socket: str) -> None:
         """Until cancelled."""

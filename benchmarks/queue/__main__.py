@@ -14,7 +14,7 @@ import os
 import statistics
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import structlog
@@ -33,15 +33,15 @@ ROUNDS = 2  # a job is served before every other was served twice
 class Plan:
     """How much of everything."""
 
-    sizes: one_worker.Sizes = one_worker.Sizes(latency=250)
+    sizes: one_worker.Sizes = field(default_factory=one_worker.Sizes)
     workers: tuple[int, ...] = (2, 8, 32)
-    counts: many_workers.Counts = many_workers.Counts()
+    counts: many_workers.Counts = field(default_factory=many_workers.Counts)
     waiting: int = 100_000
     jobs: int = 200
     depth_samples: int = 500
     devices: int = 16
     iterations: int = 7
-    fairness: starvation.Setting = starvation.Setting()
+    fairness: starvation.Setting = field(default_factory=starvation.Setting)
     seed: int = 1
 
 
@@ -72,7 +72,7 @@ class Bench:
     def latency(self) -> None:
         """One real device worker."""
         sizes = self.plan.sizes
-        with one_worker.workers(self.valkey, self.ours, self.stock, self.folder) as worker:
+        with one_worker.workers(self.valkey, self.stock, self.folder) as worker:
             (mine, theirs), evaluated = one_worker.latency(self.ours, self.stock, sizes.latency)
             switch = one_worker.switches(self.ours, self.stock, worker, sizes)
             abort = one_worker.aborts(self.ours, self.stock, worker, sizes)

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import redis
-from kombu import Connection
+from kombu.connection import Connection
 
 from specgen.runtime.valkey import Valkey
 from specgen.scheduler.keys import LABEL_HEADER, ORIGIN_HEADER, PRIORITY_HEADER, SCOPE_HEADER, UNACKED_INDEX, script
@@ -57,7 +57,8 @@ def measure(valkey: Valkey, queue: str, *, jobs: int, waiting: int, samples: int
     with channel(valkey, order, 0) as (full, client), channel(valkey, order, 2) as (empty, _):
         put = _fill(full, client, queue, jobs, waiting)
         empty._put(queue, _message("job0/0"))
-        times, beside, popped = [], [], []
+        times, beside = [], []
+        popped: list[str] = []
         for i in range(samples):
             message = _message(f"job{i % jobs}/0")
             times.append(_put_and_pop(full, queue, message, popped))

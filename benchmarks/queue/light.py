@@ -23,8 +23,10 @@ from typing import Any
 
 import redis
 from celery import Celery
-from kombu import Connection, Consumer, Exchange, Queue
 from kombu.asynchronous import Hub, set_event_loop
+from kombu.connection import Connection
+from kombu.entity import Exchange, Queue
+from kombu.messaging import Consumer
 
 from benchmarks.queue.system import STARTS
 from specgen.scheduler.elastic import QUEUES
@@ -82,7 +84,12 @@ class Worker:
     def watch(self, headers: dict[str, Any], task: str) -> list[Any]:
         """Timers that end the task early."""
         closed = self.keys.closed(headers["specgen_scope"])
-        return [self.hub.call_repeatedly(WATCH_S, lambda: self.client.exists(closed) and self.finish(task))]
+
+        def look() -> None:
+            if self.client.exists(closed):
+                self.finish(task)
+
+        return [self.hub.call_repeatedly(WATCH_S, look)]
 
     def sleep_s(self, body: list[Any]) -> float:
         """How long its task asks to sleep."""
@@ -96,9 +103,13 @@ class Worker:
                 timer.cancel()
             message.ack()
 
+    def names(self) -> frozenset[str]:
+        """The queues that it consumes."""
+        return frozenset(queue.name for queue in self.consumer.queues or ())
+
     def subscribe(self, wanted: frozenset[str]) -> None:
         """Consume these queues and no other."""
-        for name in [queue.name for queue in self.consumer.queues if queue.name not in wanted]:
+        for name in self.names() - wanted:
             self.consumer.cancel_by_queue(name)
         for name in wanted:
             if not self.consumer.consuming_from(name):
@@ -124,7 +135,7 @@ class Worker:
         self.subscribe(QUEUES[self._role()])
 
     def _tell(self) -> None:
-        self.client.hset(SERVES, self.name, ",".join(sorted(queue.name for queue in self.consumer.queues)))
+        self.client.hset(SERVES, self.name, ",".join(sorted(self.names())))
 
 
 class StockWorker(Worker):
@@ -141,8 +152,8 @@ class StockWorker(Worker):
     def orders(self) -> dict[str, Any]:
         """Celery's names."""
         return {
-            "add_consumer": lambda _state, queue, **_: self._change(self._names() | {queue}),
-            "cancel_consumer": lambda _state, queue, **_: self._change(self._names() - {queue}),
+            "add_consumer": lambda _state, queue, **_: self._change(self.names() | {queue}),
+            "cancel_consumer": lambda _state, queue, **_: self._change(self.names() - {queue}),
             "revoke": lambda _state, task_id, **_: self.finish(task_id),
         }
 
@@ -150,7 +161,7 @@ class StockWorker(Worker):
         """Said once."""
         self._tell()
 
-    def watch(self, headers: dict[str, Any], task: str) -> list[Any]:
+    def watch(self, headers: dict[str, Any], task: str) -> list[Any]:  # noqa: ARG002
         """None: it is told by remote control."""
         return []
 
@@ -159,11 +170,8 @@ class StockWorker(Worker):
         return float(body[0][1])
 
     def _change(self, names: frozenset[str]) -> None:
-        if names != self._names():
+        if names != self.names():
             self.subscribe(names)
-
-    def _names(self) -> frozenset[str]:
-        return frozenset(queue.name for queue in self.consumer.queues)
 
 
 def _queue(name: str) -> Queue:

@@ -117,7 +117,7 @@ def aborts(ours: Ours, other: Stock, worker: str, sizes: Sizes) -> Samples:
 
 
 @contextmanager
-def workers(valkey: Valkey, ours: Ours, other: Stock, folder: Path) -> Iterator[str]:
+def workers(valkey: Valkey, other: Stock, folder: Path) -> Iterator[str]:
     """A device worker and a stock worker; the name of the former."""
     commands = [
         ["workers.device", "--device", "cpu0", "-l", "WARNING"],

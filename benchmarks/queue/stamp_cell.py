@@ -1,4 +1,4 @@
-"""The sleeping cell, whose results also say when Celery began the task: the moment that the stock worker stamps, too."""
+"""The sleeping cell, whose results also say when Celery began the task: what the stock worker stamps, too."""
 
 # mypy: allow-untyped-calls
 

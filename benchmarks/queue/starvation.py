@@ -111,7 +111,7 @@ async def simulate(valkey: Valkey, order: str, setting: Setting) -> Fairness:
 
 
 async def _job(pool: RedisPool, log: Log, job: str, rate: float, ends: float, seed: int) -> None:
-    chance, iteration = random.Random(seed), 0  # noqa: S311
+    chance, iteration = random.Random(seed), 0
     boundary = time.monotonic() + chance.random() * ITERATION_S
     await pool.open(f"{job}/0")
     while (now := time.monotonic()) < ends:

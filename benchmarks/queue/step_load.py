@@ -12,9 +12,10 @@ import asyncio
 import random
 import threading
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import cast
 
 import redis
 
@@ -36,7 +37,7 @@ class NoControl:
     def apply_role(self, workers: list[str]) -> None:
         """Nothing to send."""
 
-    def subscriptions(self, workers: list[str]) -> dict[str, frozenset[str]]:
+    def subscriptions(self, workers: list[str]) -> dict[str, frozenset[str]]:  # noqa: ARG002
         """Nobody answers."""
         return {}
 
@@ -70,7 +71,7 @@ async def simulate(
     valkey: Valkey, pool: RedisPool, *, devices: int, loads: list[tuple[int, int]], iterations: int, seed: int
 ) -> list[Step]:
     """Each load for so many iterations; what became of every step but the first."""
-    chance, keys = random.Random(seed), Keys()  # noqa: S311
+    chance, keys = random.Random(seed), Keys()
     with redis.Redis.from_url(valkey.url, decode_responses=True) as client:
         client.flushdb()
         wire = await Wire.connect(str(valkey.socket))
@@ -104,14 +105,22 @@ async def _iteration(client: redis.Redis, keys: Keys, pool: RedisPool, number: i
         for _ in range(count)
     ]
     await asyncio.gather(*(pool.submit(request) for request in requests))
-    await _until(lambda: not client.hlen(keys.busy) and not any(map(int, client.hvals(f"{keys.prefix}:lengths"))))
+    await _until(
+        lambda: (
+            not client.hlen(keys.busy) and not any(map(int, cast("list[str]", client.hvals(f"{keys.prefix}:lengths"))))
+        )
+    )
     await pool.close(scope)
-    await _until(lambda: any(f["scope"] == scope for _, f in client.xrevrange(keys.decisions, count=5)))
+    await _until(lambda: any(found["scope"] == scope for found in _decisions(client, keys)))
+
+
+def _decisions(client: redis.Redis, keys: Keys) -> list[dict[str, str]]:
+    return [fields for _, fields in cast("list[tuple[str, dict[str, str]]]", client.xrevrange(keys.decisions, count=5))]
 
 
 def _decision(client: redis.Redis, keys: Keys, number: int) -> tuple[int, int, int]:
     """Validators, profilers and moves of this boundary."""
-    for _, fields in client.xrevrange(keys.decisions, count=5):
+    for fields in _decisions(client, keys):
         if fields["scope"] == f"job/{number}":
             return int(fields["validators"]), int(fields["profilers"]), int(fields["moved"])
     raise LookupError(f"no decision on boundary {number}")
@@ -125,7 +134,7 @@ def _follow(load: tuple[int, int], found: list[tuple[int, int, int]]) -> Step:
     )
 
 
-async def _until(condition) -> None:  # type: ignore[no-untyped-def]  # noqa: ANN001
+async def _until(condition: Callable[[], object]) -> None:
     async with asyncio.timeout(60):
-        while not condition():
+        while not condition():  # noqa: ASYNC110 (what is waited for happens in Redis)
             await asyncio.sleep(0.005)
