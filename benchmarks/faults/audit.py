@@ -136,19 +136,21 @@ def _executions(system: System, jobs: set[str], found: Findings) -> None:
 def leftovers(system: System) -> dict[str, int]:
     """What must be gone once nothing runs: messages, leases, claims of starts and forks, processes without a parent."""
     client, prefix = system.redis, system.keys.prefix
+    patterns = {"messages": "message", "start claims": "start", "scopes' tags": "scope", "lanes": "lane"}
     numbers = {
-        "messages": sum(1 for _ in client.scan_iter(f"{prefix}:message:*", count=1000)),
-        "start claims": sum(1 for _ in client.scan_iter(f"{prefix}:start:*", count=1000)),
-        "scopes' tags": sum(1 for _ in client.scan_iter(f"{prefix}:scope:*", count=1000)),
-        "fork claims": cast("int", client.zcard(f"{prefix}:claims")),
-        "busy": cast("int", client.hlen(system.keys.busy)),
-        "validate": cast("int", client.zcard("validate")),
-        "profile": cast("int", client.llen("profile")),
-        "iterations": cast("int", client.llen("iterations")),
-        "leases": cast("int", client.zcard("unacked_index")),
-        "unacked": cast("int", client.hlen("unacked")),
+        name: sum(1 for _ in client.scan_iter(f"{prefix}:{key}:*", count=1000)) for name, key in patterns.items()
+    }
+    claims = [client.zcard(key) for key in client.scan_iter(f"{prefix}:claims*", count=1000)]
+    numbers |= {
+        "fork claims": sum(claims),
+        "busy": client.hlen(system.keys.busy),
+        "counted as waiting": sum(int(value) for value in client.hvals(f"{prefix}:lengths")),
+        "leases": client.zcard("unacked_index"),
+        "unacked": client.hlen("unacked"),
         "orphaned processes": len(system.orphans()),
     }
+    for queue in ("validate", "profile", "iterations"):
+        numbers[queue] = client.zcard(queue) if client.type(queue) == "zset" else client.llen(queue)
     return {name: number for name, number in numbers.items() if number}
 
 

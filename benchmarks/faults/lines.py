@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from benchmarks.faults import whole_jobs
+from benchmarks.faults import requests, whole_jobs
 from benchmarks.faults.cases import Case, Result, merged
 from benchmarks.faults.kills import KINDS
 from benchmarks.faults.system import System
@@ -16,7 +16,10 @@ RUN: dict[str, Callable[[System, Case], Result]] = {
     "R3": whole_jobs.valkey_case,
     "R4": whole_jobs.postgres_case,
     "R5": whole_jobs.zombie_case,
+    "R6": requests.recovery_case,
+    "R7": requests.hang_case,
     "R9": whole_jobs.drain_case,
+    "R10": requests.poison_case,
 }
 # line, kind, (cases, faults a case) in full, the same in short
 PLAN: list[tuple[str, str, tuple[int, int], tuple[int, int]]] = [
@@ -28,8 +31,12 @@ PLAN: list[tuple[str, str, tuple[int, int], tuple[int, int]]] = [
     ("R5", "iteration", (10, 2), (1, 1)),
     ("R5", "transaction", (5, 1), (1, 1)),
     ("R5", "device", (3, 5), (1, 2)),
+    ("R6", "gone", (5, 10), (1, 4)),
+    ("R6", "restarted", (5, 10), (1, 4)),
+    ("R7", "hang", (4, 50), (1, 12)),
     ("R9", "device", (6, 5), (1, 4)),
     ("R9", "iteration", (4, 5), (1, 2)),
+    ("R10", "message", (2, 5), (1, 2)),
 ]
 
 
@@ -50,8 +57,11 @@ def report(results: list[Result]) -> None:
         (("R3",), _valkey),
         (("R4",), _postgres),
         (("R5",), _zombies),
+        (("R6",), _recovery),
+        (("R7",), _hangs),
         (("R1",), _tokens),
         (("R9",), _drains),
+        (("R10",), _poison),
     ):
         if mine := [result for result in results if result.line in lines]:
             tell(mine, merged(mine))
@@ -113,3 +123,34 @@ def _drains(results: list[Result], sums: dict[str, int]) -> None:
     _zero("R9_lost", sums["lost"] + sums["doubled"] + sums["stuck"], "outcomes")
     _zero("R9_run_twice", sums["twice"] + sums["reruns"], "requests and iterations")
     figure("R9_drain_max", max(result for one in results for result in one.samples), "s", "printed", None)
+
+
+def _quantile(samples: list[float], share: float) -> float:
+    """Nearest rank; infinite where nothing was measured."""
+    ordered = sorted(samples) or [float("inf")]
+    return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
+
+
+def _recovery(results: list[Result], _: dict[str, int]) -> None:
+    samples = [one for result in results for one in result.samples]
+    print(f"# R6: N = {sum(result.faults for result in results)} deaths, {len(samples)} recoveries, timeout 5 s")
+    p95 = _quantile(samples, 0.95)
+    figure("R6_recovery_p95", p95, "s", "<= 10", p95 <= 10)
+    for kind in ("gone", "restarted"):
+        mine = [one for result in results for one in result.samples if result.kind == kind]
+        figure(f"R6_recovery_{kind}_p50", _quantile(mine, 0.5), "s", "printed", None)
+
+
+def _hangs(results: list[Result], sums: dict[str, int]) -> None:
+    samples = [one for result in results for one in result.samples]
+    print(f"# R7: N = {sum(result.faults for result in results)} evaluations that hang, {len(samples)} ended as such")
+    p99 = _quantile(samples, 0.99)
+    figure("R7_overrun_p99", p99, "s", "<= 2", p99 <= 2)
+    _zero("R7_processes_left", sums["left"], "processes")
+
+
+def _poison(results: list[Result], sums: dict[str, int]) -> None:
+    number = sum(result.faults for result in results)
+    print(f"# R10: N = {number} messages that kill their worker")
+    figure("R10_quarantined_after_3", sums["after_three"] / number, "share", "= 1", sums["after_three"] == number)
+    figure("R10_job_told", sums["told"] / number, "share", "= 1", sums["told"] == number)

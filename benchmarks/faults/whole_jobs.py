@@ -98,8 +98,9 @@ def kill_case(system: System, case: Case) -> Result:
 
 def holders(system: System) -> list[str]:
     """The worker of every lease that lives, such as ``iterations0``."""
-    alive = [job for job in system.client.store.jobs(JobState.RUNNING) if job.lease_owner and job.lease_expires_at]
-    return [str(job.lease_owner).partition("@")[0] for job in alive if job.lease_expires_at > datetime.now(UTC)]
+    jobs, now = system.client.store.jobs(JobState.RUNNING), datetime.now(UTC)
+    alive = [job for job in jobs if job.lease_expires_at is not None and job.lease_expires_at > now]
+    return [str(job.lease_owner).partition("@")[0] for job in alive]
 
 
 def _repeated(system: System, job_ids: list[str], served: int, result: Result) -> None:
@@ -223,7 +224,7 @@ def drain_case(system: System, case: Case) -> Result:
         count = system.size.devices if case.kind == "device" else system.size.iteration_workers
         name = f"{'device' if case.kind == 'device' else 'iterations'}-{rng.randrange(count)}"
         child, begun = system.children[name], time.monotonic()
-        child.terminate()
+        child.process.terminate()
         if not system.wait(lambda: system.children[name] is not child, 60):
             result.notes.append(f"stuck: {name} did not end within 60 s of SIGTERM")
             os.killpg(child.process.pid, signal.SIGKILL)
