@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -57,7 +58,7 @@ class Finished:
         self._known: dict[str, Result] = {}
         if path is not None and path.exists():
             for line in path.read_text().splitlines():
-                if line.endswith("}"):  # a line cut short by a kill of the benchmark is a case not finished
+                with contextlib.suppress(ValueError):  # cut short by a kill of the benchmark: a case not finished
                     result = Result(**json.loads(line))
                     self._known[result.key] = result
 
@@ -70,7 +71,7 @@ class Finished:
         self._known[result.key] = result
         if self._path is not None:
             with self._path.open("a") as out:
-                out.write(json.dumps(asdict(result)) + "\n")
+                out.write("\n" + json.dumps(asdict(result)) + "\n")  # first ends a line that was cut short
         return self
 
 

@@ -24,7 +24,7 @@ RUN: dict[str, Callable[[System, Case], Result]] = {
 # line, kind, (cases, faults a case) in full, the same in short
 PLAN: list[tuple[str, str, tuple[int, int], tuple[int, int]]] = [
     *(("R1", kind, (10, 10), (1, 6)) for kind in KINDS),
-    *(("R1p", kind, (3, 1), (1, 1)) for kind in whole_jobs.POINTS),
+    *(("R1p", kind, (10, 1), (1, 1)) for kind in whole_jobs.POINTS),
     ("R3", "killed", (10, 5), (1, 4)),
     ("R3", "wiped", (10, 2), (1, 2)),
     ("R4", "killed", (10, 5), (1, 5)),
@@ -33,6 +33,7 @@ PLAN: list[tuple[str, str, tuple[int, int], tuple[int, int]]] = [
     ("R5", "device", (3, 5), (1, 2)),
     ("R6", "gone", (5, 10), (1, 4)),
     ("R6", "restarted", (5, 10), (1, 4)),
+    ("R6", "pool process", (5, 10), (1, 4)),
     ("R7", "hang", (4, 50), (1, 12)),
     ("R9", "device", (6, 5), (1, 4)),
     ("R9", "iteration", (4, 5), (1, 2)),
@@ -136,9 +137,9 @@ def _recovery(results: list[Result], _: dict[str, int]) -> None:
     print(f"# R6: N = {sum(result.faults for result in results)} deaths, {len(samples)} recoveries, timeout 5 s")
     p95 = _quantile(samples, 0.95)
     figure("R6_recovery_p95", p95, "s", "<= 10", p95 <= 10)
-    for kind in ("gone", "restarted"):
+    for kind in ("gone", "restarted", "pool process"):
         mine = [one for result in results for one in result.samples if result.kind == kind]
-        figure(f"R6_recovery_{kind}_p50", _quantile(mine, 0.5), "s", "printed", None)
+        figure(f"R6_recovery_{kind.replace(' ', '_')}_p50", _quantile(mine, 0.5), "s", "printed", None)
 
 
 def _hangs(results: list[Result], sums: dict[str, int]) -> None:

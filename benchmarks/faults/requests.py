@@ -13,7 +13,7 @@ from typing import Any, cast
 from benchmarks.faults.audit import leftovers
 from benchmarks.faults.cases import Case, Result
 from benchmarks.faults.kills import role_of
-from benchmarks.faults.system import System
+from benchmarks.faults.system import System, children_of
 from specgen.scheduler.pool import RedisPool
 from specgen.types import EvaluationRequest, EvaluationResult, Origin, Phase, ProblemSpec, Status
 
@@ -78,35 +78,44 @@ class Scope:
 
 def recovery_case(system: System, case: Case) -> Result:
     """R6: a worker dies with its request; seconds until it is evaluated again. ``gone``: the worker stays away, so that
-    another one has to take the message over; ``restarted``: its successor of the same name does."""
+    another one has to take the message over; ``restarted``: its successor of the same name does; ``pool process``: only
+    the evaluating process dies, as by a crashing driver."""
     result, scope = Result(case.key, case.line, case.kind), Scope(system, "recovery")
     for _ in range(case.faults):
-        request = scope.submit({"sleep_s": 1.0, "deaf": False})
-        system.wait(lambda request=request: scope.starts(request), ANSWER_S, 0.01)
-        worker = next((one.worker for one in system.view().devices if one.busy), None)
-        if worker is None:
-            result.notes.append("nobody was busy with the request")
-            continue
-        name, died = role_of(worker), time.time()
-        if case.kind == "gone":
-            system.held.add(name)
-        os.killpg(system.children[name].process.pid, signal.SIGKILL)
-        result.faults += 1
-        if system.wait(lambda request=request: len(scope.starts(request)) > 1, ANSWER_S, 0.02):
-            result.samples.append(scope.starts(request)[1] - died)
-        else:
-            result.notes.append(f"stuck: {request} was not begun again within {ANSWER_S:g} s")
-        result.schedule.append(f"{name} killed, {result.samples[-1:]} s")
-        system.held.discard(name)
-        if not system.wait(lambda request=request: request in scope.results(), ANSWER_S):
-            result.notes.append(f"lost: {request} has no result")
+        _die_once(system, scope, case.kind, result)
         system.wait(lambda: len(system.view().devices) == system.size.devices, ANSWER_S)
     scope.close()
     return result
 
 
+def _die_once(system: System, scope: Scope, kind: str, result: Result) -> None:
+    request = scope.submit({"sleep_s": 1.0, "deaf": False})
+    system.wait(lambda: scope.starts(request), ANSWER_S, 0.01)
+    worker = next((one.worker for one in system.view().devices if one.busy), None)
+    if worker is None:
+        result.notes.append("nobody was busy with the request")
+        return
+    name, died = role_of(worker), time.time()
+    parent = system.children[name].process.pid
+    if kind == "gone":
+        system.held.add(name)
+    if kind == "pool process":
+        os.kill(children_of(parent)[0], signal.SIGKILL)
+    else:
+        os.killpg(parent, signal.SIGKILL)
+    result.faults += 1
+    if system.wait(lambda: len(scope.starts(request)) > 1, ANSWER_S, 0.02):
+        result.samples.append(scope.starts(request)[1] - died)
+    else:
+        result.notes.append(f"stuck: {request} was not begun again within {ANSWER_S:g} s")
+    result.schedule.append(f"{name} killed, {result.samples[-1:]} s")
+    system.held.discard(name)
+    if not system.wait(lambda: request in scope.results(), ANSWER_S):
+        result.notes.append(f"lost: {request} has no result")
+
+
 def hang_case(system: System, case: Case) -> Result:
-    """R7: evaluations that never end, with children, deaf to SIGTERM; how long each held its device beyond its budget."""
+    """R7: evaluations that never end, with children, deaf to SIGTERM: by how much each overruns its budget."""
     result, scope = Result(case.key, case.line, case.kind), Scope(system, "hang")
     wanted = [scope.submit(HANG, HANG_BUDGET_S) for _ in range(case.faults)]
     system.wait(lambda: len(scope.results()) >= len(wanted), ANSWER_S + case.faults * 2)
@@ -128,15 +137,19 @@ def poison_case(system: System, case: Case) -> Result:
     """R10: a message that kills its worker every time."""
     result, scope = Result(case.key, case.line, case.kind), Scope(system, "poison")
     for _ in range(case.faults):
-        request = scope.submit({"kill_worker": True})
-        system.wait(lambda request=request: request in scope.results(), ANSWER_S * 2)
-        answer, deliveries = scope.results().get(request), len(scope.starts(request))
-        told = answer is not None and answer.status is Status.INFRA_ERROR and "quarantined" in answer.error
-        result.faults += 1
-        result.counts["told"] = result.count("told") + told
-        result.counts["after_three"] = result.count("after_three") + (deliveries == 3)
-        result.schedule.append(f"{deliveries} deliveries, {answer.error if answer else 'no answer'}")
-        if not told or deliveries != 3:
-            result.notes.append(f"not as it should be: {result.schedule[-1]}")
+        _poison(system, scope, result)
     scope.close()
     return result
+
+
+def _poison(system: System, scope: Scope, result: Result) -> None:
+    request = scope.submit({"kill_worker": True})
+    system.wait(lambda: request in scope.results(), ANSWER_S * 2)
+    answer, deliveries = scope.results().get(request), len(scope.starts(request))
+    told = answer is not None and answer.status is Status.INFRA_ERROR and "quarantined" in answer.error
+    result.faults += 1
+    result.counts["told"] = result.count("told") + told
+    result.counts["after_three"] = result.count("after_three") + (deliveries == 3)
+    result.schedule.append(f"{deliveries} deliveries, {answer.error if answer else 'no answer'}")
+    if not told or deliveries != 3:
+        result.notes.append(f"not as it should be: {result.schedule[-1]}")

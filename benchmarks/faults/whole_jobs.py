@@ -237,44 +237,48 @@ def drain_case(system: System, case: Case) -> Result:
     return result
 
 
-POINTS = {  # point -> the role in which it is passed
-    "ticket.grabbed": "device-0",
-    "evaluation.claimed": "device-1",
-    "evaluation.publishing": "device-2",
-    "evaluation.published": "device-0",
-    "ticket.acknowledging": "device-1",
-    "put.stored": "iterations-0",
-    "put.sent": "iterations-1",
-    "result.storing": "iterations-0",
-    "result.stored": "iterations-1",
-    "boundary.storing": "iterations-0",
-    "boundary.stored": "iterations-1",
-    "iteration.sending": "iterations-0",
-    "roles.written": "scheduler",
+POINTS: dict[str, dict[str, str]] = {  # points that are tried together -> the role that dies at each
+    "points of requests": {
+        "ticket.grabbed": "device-0",
+        "evaluation.claimed": "device-1",
+        "evaluation.publishing": "device-2",
+        "put.stored": "iterations-0",
+        "put.sent": "iterations-1",
+        "roles.written": "scheduler",
+    },
+    "points of results": {
+        "evaluation.published": "device-0",
+        "ticket.acknowledging": "device-1",
+        "result.storing": "iterations-0",
+        "result.stored": "iterations-1",
+    },
+    "points of boundaries": {"boundary.storing": "iterations-0", "boundary.stored": "iterations-1"},
+    "points between iterations": {"iteration.sending": "iterations-0"},
 }
 
 
 def point_case(system: System, case: Case) -> Result:
-    """R1, R2 at a named point (docs/faults.md): for certain, at the first to third pass."""
-    result, rng, role = Result(case.key, case.line, case.kind), case.rng, POINTS[case.kind]
-    marker, nth = system.home / f"crash-{case.kind}-{case.index}-{time.monotonic_ns()}", rng.randint(1, 3)
-    if role == "scheduler":
-        nth = 1  # roles are seldom written
-        system.redis.delete(system.keys.roles)
-    system.restart(role, SPECGEN_CRASH_POINT=f"{case.kind}:{nth}", SPECGEN_CRASH_ONCE=str(marker))
-    jobs, begun = Jobs(system, case.index), time.monotonic()
-    jobs.top_up()
-    deadline = begun + 60
-    while not marker.exists() and time.monotonic() < deadline:
-        system.sleep(0.1)
+    """R1, R2 at named points (docs/faults.md): for certain, at the first to third pass."""
+    result, rng, begun = Result(case.key, case.line, case.kind), case.rng, time.monotonic()
+    markers = {point: system.home / f"{point}-{case.index}-{time.monotonic_ns()}" for point in POINTS[case.kind]}
+    for point, role in POINTS[case.kind].items():
+        nth = rng.randint(1, 3)
+        if role == "scheduler":
+            nth = 1  # roles are seldom written
+            system.redis.delete(system.keys.roles)
+        system.restart(role, SPECGEN_CRASH_POINT=f"{point}:{nth}", SPECGEN_CRASH_ONCE=str(markers[point]))
+        result.schedule.append(f"{role} dies at pass {nth} of {point}")
+    jobs, deadline = Jobs(system, case.index), time.monotonic() + 60
+    while not all(marker.exists() for marker in markers.values()) and time.monotonic() < deadline:
         jobs.top_up()
-    if marker.exists():
-        result.faults = 1
-        result.schedule.append(f"{time.monotonic() - begun:.2f} s: {role} died at pass {nth} of {case.kind}")
-    else:
-        result.notes.append(f"{case.kind} was not passed {nth} times by {role} within 60 s")
-    system.extra.pop(role, None)
+        system.sleep(0.2)
+    for point, marker in markers.items():
+        result.faults += marker.exists()
+        if not marker.exists():
+            result.notes.append(f"{point} was not passed often enough within 60 s")
+    for role in POINTS[case.kind].values():
+        system.extra.pop(role, None)
     if not system.wait(lambda: not jobs.running(), END_S, 0.3):
-        result.notes.append(f"not ended {END_S:g} s after the fault: {jobs.running()}")
+        result.notes.append(f"not ended {END_S:g} s after {time.monotonic() - begun:.0f} s: {jobs.running()}")
     record(result, audit(system, jobs.ids))
     return result
