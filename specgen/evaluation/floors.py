@@ -13,6 +13,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from specgen.evaluation.verdict import Verdict
+from specgen.types import Status
+
 # Dense rates of NVIDIA's data sheets (sparsity, which they quote for tensor cores, halved), SXM forms, in GB/s and
 # GFLOP/s: "H200 Tensor Core GPU", "H100 Tensor Core GPU", "A100 80GB". What is measured lies 10 to 25 % below.
 _FP32, _TF32, _BF16 = "fp32", "tf32", "bf16"
@@ -59,6 +62,15 @@ def floor(moved_bytes: float, flops: float, gb_s: float, gflop_s: float) -> Floo
     if not gb_s > 0 or not gflop_s > 0:
         raise ValueError(f"a floor needs positive rates, got {gb_s} GB/s and {gflop_s} GFLOP/s")
     return Floor(memory_ms=moved_bytes / (gb_s * 1e6), arithmetic_ms=flops / (gflop_s * 1e6))
+
+
+def needed_flops(problem: object) -> float:
+    """``NEEDED_FLOPS`` of a problem's module, 0 where it states none. Raises Verdict where that is no such number."""
+    stated = getattr(problem, "NEEDED_FLOPS", 0)
+    if isinstance(stated, bool) or not isinstance(stated, int | float) or not 0 <= stated < float("inf"):
+        text = f"the problem's NEEDED_FLOPS is no number of operations: {stated!r}"
+        raise Verdict(Status.REFERENCE_ERROR, text[:300])
+    return float(stated)
 
 
 def datasheet(device: str) -> Peaks | None:

@@ -19,10 +19,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
 from specgen.evaluation.audit import _VIEWS
+from specgen.evaluation.floors import needed_flops
 from specgen.evaluation.reference import Reference
 from specgen.evaluation.tensors import dtype_name, leaves
 from specgen.evaluation.verdict import Verdict
-from specgen.types import ProblemSpec, Status
+from specgen.types import ProblemSpec
 
 _PARTIAL = {"embedding", "index", "index_select", "gather", "take"}  # read no more than they return
 _EXACT = 1.005  # peaks may be missed by half a percent: looking at all storages after every operator is slow
@@ -160,7 +161,7 @@ def trace_run(reference: Reference, inputs: list[Any], limit_s: float = math.inf
     return Trace(
         flops=tracer.flops,
         product_flops=tracer.product_flops,
-        needed_flops=needed_flops(reference),
+        needed_flops=needed_flops(reference.module),
         operators=tracer.operators,
         input_bytes=_stored(inputs),
         parameter_bytes=_stored(state),
@@ -169,16 +170,6 @@ def trace_run(reference: Reference, inputs: list[Any], limit_s: float = math.inf
         peak_bytes=tracer.live.peak,
         outputs=tuple(f"{dtype_name(leaf.dtype)} {list(leaf.shape)}" for leaf in leaves(outputs)),
     )
-
-
-def needed_flops(reference: Reference) -> float:
-    """The problem's ``NEEDED_FLOPS``, 0 where it states none. Raises Verdict where that is no number of operations."""
-    stated = getattr(reference.module, "NEEDED_FLOPS", 0)
-    if isinstance(stated, bool) or not isinstance(stated, int | float) or not 0 <= stated < float("inf"):
-        raise Verdict(
-            Status.REFERENCE_ERROR, f"the problem's NEEDED_FLOPS is no number of operations: {stated!r}"[:300]
-        )
-    return float(stated)
 
 
 def _storages(value: Any) -> dict[int, int]:
