@@ -41,6 +41,7 @@ class Walls:
     seccomp_fd: int | None = None
     info_fd: int | None = None
     tmp_mib: int = 1024
+    trees: tuple[Path, ...] = ()  # further directories to see, such as a profiler's
 
 
 @lru_cache(maxsize=1)
@@ -77,6 +78,8 @@ def inner_environment(backend: str, cache: str, tmp: str) -> dict[str, str]:
         "MAX_JOBS": "1",
         "PYTHONDONTWRITEBYTECODE": "1",
     }
+    if compiler := os.environ.get("CXX"):  # the one that the build support was made with
+        found["CXX"] = compiler
     if backend == "cuda":
         kept = ("CUDA_VISIBLE_DEVICES", "CUDA_HOME", "TORCH_CUDA_ARCH_LIST")
         found |= {name: os.environ[name] for name in kept if name in os.environ}
@@ -97,15 +100,15 @@ def command(walls: Walls, inner: list[str]) -> list[str]:
     else:
         args += ["--unshare-user", "--disable-userns", "--uid", "1000", "--gid", "1000"]
     args += _system()
-    trees = _python_trees() + ([str(walls.support)] if walls.support else [])
+    args += [*_writable("/tmp", walls.tmp_mib), *_writable(CACHE, 512)]  # first: a tree below may lie under /tmp
+    trees = _python_trees() + ([str(walls.support)] if walls.support else []) + [str(tree) for tree in walls.trees]
     args += _traversable(trees)
     for place in trees:
         args += ["--ro-bind", place, place]
     args += ["--proc", "/proc", "--dev", "/dev"]
     if walls.backend == "cuda":
         args += _nvidia()
-    for place, size in (("/tmp", walls.tmp_mib), (CACHE, 512), ("/dev/shm", 256)):
-        args += ["--perms", "1777", "--size", str(size * _MIB), "--tmpfs", place]
+    args += _writable("/dev/shm", 256)
     args += ["--remount-ro", "/dev", "--remount-ro", "/", "--chdir", "/tmp"]
     for name, value in inner_environment(walls.backend, CACHE, "/tmp").items():
         args += ["--setenv", name, value]
@@ -114,6 +117,10 @@ def command(walls: Walls, inner: list[str]) -> list[str]:
     if walls.info_fd is not None:
         args += ["--info-fd", str(walls.info_fd)]
     return [*args, "--", *inner]
+
+
+def _writable(place: str, mib: int) -> list[str]:
+    return ["--perms", "1777", "--size", str(mib * _MIB), "--tmpfs", place]
 
 
 def _system() -> list[str]:
@@ -130,9 +137,11 @@ def _system() -> list[str]:
 
 
 def _python_trees() -> list[str]:
-    """The interpreter, its packages and this package: and nothing beside them (no settings, no checkout)."""
+    """Interpreter, packages, this package, a compiler of its own: and nothing beside (no settings, no checkout)."""
     wanted = {sys.base_prefix, sys.prefix, str(Path(specgen.__file__).resolve().parent)}
     wanted |= {str(Path(sys.executable).resolve().parent.parent)}
+    compiler = Path(shutil.which(os.environ.get("CXX", "")) or "/usr/bin/c++")
+    wanted |= {str(compiler.parent.parent), str(compiler.resolve().parent.parent)} - {"/"}
     inside = {place for place in wanted if place == "/usr" or place.startswith("/usr/")}
     return sorted(wanted - inside)
 

@@ -41,6 +41,8 @@ def _prepare() -> None:
 def main(argv: list[str]) -> None:
     """Serve one worker: each message carries a cell's spec, its watch pipe and its judge's socket."""
     processes.die_with_parent(signal.SIGTERM)
+    # cpp_extension asks on import whether there is a GPU; asked of the CUDA runtime, no fork could use it any more
+    os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"
     channel = Channel(socket.socket(fileno=int(argv[0])))
     support, error = _support(argv[1], argv[2])
     _prepare()

@@ -165,3 +165,14 @@ def test_a_missing_bubblewrap_is_one_line_with_a_way_out(monkeypatch: pytest.Mon
         sandbox.probe()
     assert "\n" not in caught.value.message
     assert "SANDBOX=none" in caught.value.hint
+
+
+def test_what_lies_under_tmp_outside_is_seen_inside(tmp_path: Path) -> None:
+    """A cache folder there once hid its build support behind the sandbox's own /tmp."""
+    (tmp_path / "support").mkdir()
+    (tmp_path / "support" / "manifest.json").write_text("{}")
+    tmp_path.chmod(0o755)
+    program = f"import os; os.stat({str(tmp_path / 'support' / 'manifest.json')!r}); open('/tmp/x', 'w').write('y')"
+    walls = sandbox.Walls(device_index=0, support=tmp_path / "support")
+    done = subprocess.run(sandbox.command(walls, [sys.executable, "-I", "-c", program]), env={}, capture_output=True)
+    assert done.returncode == 0, done.stderr
