@@ -125,6 +125,9 @@ class Server:
             raise
         finally:
             self._discard(grace)
+            with suppress(*AWAY):  # of aborted ones, too: ``served`` counts them as well
+                spent = time.time() - started
+                self.client.hincrbyfloat(self.keys.counters, f"busy_s:{request.phase.value}", spent)
         return result.model_copy(
             update={
                 "worker": self.worker,
