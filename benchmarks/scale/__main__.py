@@ -3,7 +3,8 @@
 Prints how controller CPU per candidate, Redis' CPU and memory, and the boundary grow: with the number of jobs at one
 load per job (flat, at most 1.5-fold from the fewest to the most), and with the queue of one scope (not more than
 linear). Devices are `benchmarks.simulated_device`, controllers `benchmarks.scale.controllers`; scripts, `RedisPool`,
-sender and ElasticScheduler are the real ones.
+sender and ElasticScheduler are the real ones. ``boundary`` is a job's in a process of its own, ``in_the_controllers``
+that of the jobs that share one process, ``server_time`` what the server itself needed, without any queueing.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ import structlog
 from benchmarks.figures import figure, machine
 from benchmarks.queue.system import quantile, server
 from benchmarks.scale import many_jobs, one_scope
-from benchmarks.scale.server_time import median
+from benchmarks.scale.controllers import CANDIDATES_PER_S
+from benchmarks.scale.server_time import median, served
 
 FLAT, EXPONENT = 1.5, 1.1
 QUICK_JOBS = many_jobs.Setting(
@@ -45,13 +47,14 @@ def jobs(setting: many_jobs.Setting) -> None:
     flat("controller_cpu_per_candidate", points, lambda p: p.controller_cpu_s / p.candidates)
     flat("redis_memory_per_candidate", points[-2:], lambda p: p.dataset_bytes / p.candidates)
     flat("redis_cpu_per_candidate", points[-2:], lambda p: net_cpu(p, cores) / p.candidates)
+    flat("boundary_p50", points, lambda p: statistics.median(p.probe_ms))
     for name in ("close", "claim", "snapshot", "put", "grab"):
         flat(f"server_time_of_{name}", points, partial(server_time, name))
 
 
 def server_time(name: str, point: many_jobs.Point) -> float:
     """Median milliseconds of a script."""
-    return median(point.server_ms.get(name, []))
+    return median(served(point.server_ms) if name == "grab" else point.server_ms.get(name, []))
 
 
 def net_cpu(point: many_jobs.Point, idle_cores: float) -> float:
@@ -64,18 +67,21 @@ def tell(point: many_jobs.Point, idle_cores: float) -> None:
     n, name = point.candidates, f"{point.jobs}_jobs"
     if not n or not point.close_ms:
         raise RuntimeError(f"{point.jobs} jobs wrote {n} candidates and ended {len(point.close_ms)} iterations")
-    print(f"# {name}: N = {n} candidates, {point.requests} requests, {point.results} results, "
-          f"{len(point.close_ms)} boundaries in {point.seconds:.0f} s, load {os.getloadavg()[0]:.1f}")  # fmt: skip
+    offered = point.jobs * CANDIDATES_PER_S * point.seconds
+    print(f"# {name}: N = {n} candidates, {n / offered:.0%} of what was to come")
+    print(f"#   {point.requests} requests, {point.results} results, {len(point.close_ms)} boundaries")
+    print(f"#   {point.seconds:.0f} s, load {os.getloadavg()[0]:.1f}")
     figure(f"controller_cpu_per_candidate_{name}", 1000 * point.controller_cpu_s / n, "ms", "", None)
     figure(f"controller_cores_{name}", point.controller_cpu_s / point.seconds, "cores", "", None)
     figure(f"redis_cores_{name}", point.redis_cpu_s / point.seconds, "cores", "", None)
     figure(f"redis_cpu_per_candidate_{name}", 1000 * net_cpu(point, idle_cores) / n, "ms", "", None)
     figure(f"redis_memory_per_candidate_{name}", point.dataset_bytes / n / 1024, "KiB", "", None)
     figure(f"scheduler_cpu_per_boundary_{name}", 1000 * point.scheduler_cpu_s / len(point.close_ms), "ms", "", None)
-    figure(f"boundary_p50_{name}", statistics.median(point.close_ms), "ms", "", None)
-    figure(f"boundary_p99_{name}", quantile(point.close_ms, 0.99), "ms", "", None)
+    for where, times in (("", point.probe_ms), ("in_the_controllers_", point.close_ms)):
+        figure(f"boundary_p50_{where}{name}", statistics.median(times), "ms", "", None)
+        figure(f"boundary_p99_{where}{name}", quantile(times, 0.99), "ms", "", None)
     for script in sorted(point.server_ms):
-        figure(f"server_time_of_{script}_{name}", median(point.server_ms[script]), "ms", "", None)
+        figure(f"server_time_of_{script}_{name}", server_time(script, point), "ms", "", None)
 
 
 def flat(name: str, points: Sequence[many_jobs.Point], value: Callable[[many_jobs.Point], float]) -> None:

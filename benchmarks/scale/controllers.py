@@ -2,7 +2,8 @@
 
 Each uses the pool as SpecController does, by `RedisPool` and the real sender: opens a scope, claims forks, enqueues
 what they wrote, profiles half of what was valid, looks at the pool four times a second, closes the scope, goes on. No
-LLM and no store. A line on stdin ends a window of time; what happened in it is answered as one line of JSON.
+LLM and no store. A line on stdin ends a window of time; what happened in it is answered as one line of JSON. SIGTERM
+ends it.
 """
 
 from __future__ import annotations
@@ -117,9 +118,6 @@ async def main(jobs: int, seed: int) -> None:
                 task.result()
         counts.append(Window())
         print(counts[-2].end(), flush=True)
-    for task in tasks:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)
 
 
 if __name__ == "__main__":

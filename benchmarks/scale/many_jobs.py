@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 import time
+import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -20,9 +21,12 @@ from benchmarks.queue.system import processes, wait
 from benchmarks.scale.server_time import ServerTime
 from specgen.runtime.valkey import Valkey
 from specgen.scheduler.elastic import ElasticScheduler
-from specgen.scheduler.keys import Keys
+from specgen.scheduler.keys import Keys, script
+from specgen.scheduler.pool import CLOSED_S
 
 DEVICE_PROCESSES = 2
+BATCH = 1000
+QUEUED, PROBE_S = 5, 0.1  # of the probe
 SCRIPTS = ("open", "put", "grab", "start", "done", "claim", "release", "snapshot", "close", "heartbeat")
 
 
@@ -52,7 +56,8 @@ class Point:
     redis_cpu_s: float = 0.0
     scheduler_cpu_s: float = 0.0
     dataset_bytes: int = 0
-    close_ms: list[float] = field(default_factory=list)
+    close_ms: list[float] = field(default_factory=list)  # in the controllers
+    probe_ms: list[float] = field(default_factory=list)  # elsewhere
     server_ms: dict[str, list[float]] = field(default_factory=dict)
 
 
@@ -102,13 +107,13 @@ def devices(valkey: Valkey, folder: Path, setting: Setting) -> Iterator[None]:
 
 
 def idle(valkey: Valkey, setting: Setting) -> Point:
-    """The devices alone."""
+    """The devices and the probe alone."""
     with redis.Redis.from_url(valkey.url, decode_responses=True) as client, Scheduler(valkey):
         time.sleep(setting.warm_up_s)
         before = _cpu(client)
-        time.sleep(setting.window_s / 2)
+        _probe(client, setting.window_s / 2, 0)
         cpu_s = _cpu(client) - before
-        return Point(0, setting.window_s / 2, redis_cpu_s=cpu_s, dataset_bytes=_dataset(client))
+        return Point(0, setting.window_s / 2, redis_cpu_s=cpu_s)
 
 
 def measure(valkey: Valkey, folder: Path, jobs: int, setting: Setting) -> Point:
@@ -120,12 +125,13 @@ def measure(valkey: Valkey, folder: Path, jobs: int, setting: Setting) -> Point:
     ):
         _window(controllers)  # once it answers, all jobs run
         time.sleep(setting.warm_up_s)
+        dataset = _dataset(client)
         _window(controllers)
-        redis_cpu_s, scheduler_cpu_s, dataset = _cpu(client), scheduler.cpu_s, _dataset(client)
-        time.sleep(setting.window_s)
+        redis_cpu_s, scheduler_cpu_s = _cpu(client), scheduler.cpu_s
+        probed = _probe(client, setting.window_s, jobs)
         redis_cpu_s, scheduler_cpu_s = _cpu(client) - redis_cpu_s, scheduler.cpu_s - scheduler_cpu_s
-        dataset = _dataset(client) - dataset
         found = _window(controllers)
+        dataset = _dataset(client) - dataset
         log = ServerTime(client, SCRIPTS)
         log.start()
         time.sleep(setting.server_window_s)
@@ -140,6 +146,7 @@ def measure(valkey: Valkey, folder: Path, jobs: int, setting: Setting) -> Point:
             scheduler_cpu_s=scheduler_cpu_s,
             dataset_bytes=dataset,
             close_ms=found["close_ms"],
+            probe_ms=probed,
             server_ms=log.stop(),
         )
 
@@ -152,8 +159,7 @@ def _controllers(folder: Path, jobs: int, seed: int) -> Iterator[subprocess.Pope
         try:
             yield process
         finally:
-            assert process.stdin is not None
-            process.stdin.close()
+            process.terminate()  # it holds nothing
             process.wait(30)
 
 
@@ -173,5 +179,27 @@ def _cpu(client: redis.Redis) -> float:
 
 
 def _dataset(client: redis.Redis) -> int:
-    """Bytes without the overhead of connections."""
-    return int(cast("dict[str, int]", client.info("memory"))["used_memory_dataset"])
+    """Bytes of all keys."""
+    total, keys = 0, cast("list[str]", list(client.scan_iter(count=1000)))
+    for first in range(0, len(keys), BATCH):
+        pipe = client.pipeline(transaction=False)
+        for key in keys[first : first + BATCH]:
+            pipe.memory_usage(key)
+        total += sum(size or 0 for size in pipe.execute())
+    return total
+
+
+def _probe(client: redis.Redis, seconds: float, number: int) -> list[float]:
+    """Boundaries of a scope with a few requests queued, one after another, as a job elsewhere sees them, ms."""
+    close, put, keys = client.register_script(script("close")), client.register_script(script("put")), Keys()
+    found, ends = [], time.monotonic() + seconds
+    while time.monotonic() < ends:
+        scope = f"probe{number}/{len(found)}"
+        for _ in range(QUEUED):
+            tag = uuid.uuid4().hex
+            put(args=keys.args("profile", tag, "{}", scope, "0", tag, "nobody", 0))
+        begun = time.perf_counter()
+        close(args=keys.args(scope, CLOSED_S, 1))
+        found.append((time.perf_counter() - begun) * 1000)
+        time.sleep(PROBE_S)
+    return found

@@ -43,5 +43,10 @@ def median(values: list[float]) -> float:
     return statistics.median(values) if values else 0.0
 
 
+def served(found: dict[str, list[float]]) -> list[float]:
+    """Of the grabs, those that found something: each is followed by one start, and they are the longest ones."""
+    return sorted(found.get("grab", []), reverse=True)[: len(found.get("start", []))]
+
+
 def _text(command: str | bytes) -> str:
     return command.decode(errors="replace") if isinstance(command, bytes) else command
