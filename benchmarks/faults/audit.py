@@ -107,19 +107,23 @@ def _candidates(system: System, job_id: str, found: Findings) -> None:
 
 
 def _published(system: System, job_id: str, found: Findings) -> None:
-    """Results reach the controller in the order of the stream: all before one that was stored must be stored."""
-    states = {
-        row.request_id: row.status for row in _rows(system, select(t.requests).where(t.requests.c.job_id == job_id))
-    }
+    """Results reach the controller in the order of the stream: all before one that was stored must be stored, and
+    those behind it unless the boundary came within five seconds of the last that was (the database may be away)."""
+    requests = select(t.requests).where(t.requests.c.job_id == job_id)
+    states = {row.request_id: row.status for row in _rows(system, requests)}
+    recorded = select(t.outcomes.c.iteration, func.max(t.outcomes.c.recorded_at).label("at"))
+    recorded = recorded.where(t.outcomes.c.job_id == job_id).group_by(t.outcomes.c.iteration)
+    read = {row.iteration: row.at.timestamp() for row in _rows(system, recorded)}
     for iteration in system.client.store.iterations(job_id):
         stream = system.keys.results(f"{job_id}/{iteration.iteration}")
         entries = cast("Any", system.redis.xrange(stream))
         results = [(entry, EvaluationResult.model_validate_json(fields["result"])) for entry, fields in entries]
         stored = [states.get(result.request_id) not in ("queued", "dropped", None) for _, result in results]
         last = max((at for at, yes in enumerate(stored) if yes), default=-1)
+        end = iteration.closed_at.timestamp() if iteration.closed_at else float("inf")
         for at, (entry, result) in enumerate(results):
-            end = iteration.closed_at.timestamp() if iteration.closed_at else float("inf")
-            early = int(entry.partition("-")[0]) / 1000 < end - LATE.total_seconds()
+            published = int(entry.partition("-")[0]) / 1000
+            early = max(published, read.get(iteration.iteration, 0.0)) < end - LATE.total_seconds()
             if not stored[at] and (at < last or early):
                 found.fault("lost", f"{stream} {entry} {result.phase} {result.status}: {states.get(result.request_id)}")
 

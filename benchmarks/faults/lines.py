@@ -111,12 +111,12 @@ def _tokens(results: list[Result], _: dict[str, int]) -> None:
     if not mine:
         return
     sums = merged(mine)
-    hits, each = max(1, sums["interrupted"]), sums["tokens_needed"] / max(1, sums["iterations"])
-    again = (sums["tokens_served"] - sums["tokens_needed"]) / hits
+    again, each = sums["tokens_served"] - sums["tokens_needed"], sums["tokens_needed"] / max(1, sums["iterations"])
+    share = again / max(1, sums["reruns"]) / each
     number = sum(result.faults for result in mine)
-    print(f"# R8: N = {number} kills, {sums['interrupted']} interrupted jobs, {sums['reruns']} iterations begun again")
-    figure("R8_tokens_paid_again", again / each, "iterations", "<= 1", again <= each)
-    figure("R8_tokens_paid_again_per_hit", again, "tokens", "printed", None)
+    print(f"# R8: N = {number} kills, {sums['reruns']} iterations begun again, {each:.0f} tokens an iteration")
+    figure("R8_paid_again_per_interruption", share, "iterations", "<= 1", share <= 1)
+    figure("R8_paid_again_per_kill", again / number, "tokens, all jobs", "printed", None)
 
 
 def _drains(results: list[Result], sums: dict[str, int]) -> None:

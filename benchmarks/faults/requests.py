@@ -44,14 +44,14 @@ class Scope:
 
         asyncio.run(work())
 
-    def submit(self, order: dict[str, Any], budget_s: float = 30.0) -> str:
-        """Enqueue a validation that does as ordered; its id."""
+    def submit(self, order: dict[str, Any], budget_s: float = 30.0, phase: Phase = Phase.VALIDATE) -> str:
+        """Enqueue an evaluation that does as ordered; its id."""
         request = EvaluationRequest(
             request_id=uuid.uuid4().hex,
             job_id=self.job,
             iteration=0,
             candidate_id=uuid.uuid4().hex,
-            phase=Phase.VALIDATE,
+            phase=phase,
             origin=Origin.MAIN,
             source=json.dumps(order),
             problem=ProblemSpec(name="p", source="x"),
@@ -89,7 +89,8 @@ def recovery_case(system: System, case: Case) -> Result:
 
 
 def _die_once(system: System, scope: Scope, kind: str, result: Result) -> None:
-    request = scope.submit({"sleep_s": 1.0, "deaf": False})
+    phase = Phase.PROFILE if result.faults % 2 else Phase.VALIDATE  # of one there is often a single device
+    request = scope.submit({"sleep_s": 1.0, "deaf": False}, phase=phase)
     system.wait(lambda: scope.starts(request), ANSWER_S, 0.01)
     worker = next((one.worker for one in system.view().devices if one.busy), None)
     if worker is None:
@@ -108,7 +109,7 @@ def _die_once(system: System, scope: Scope, kind: str, result: Result) -> None:
         result.samples.append(scope.starts(request)[1] - died)
     else:
         result.notes.append(f"stuck: {request} was not begun again within {ANSWER_S:g} s")
-    result.schedule.append(f"{name} killed, {result.samples[-1:]} s")
+    result.schedule.append(f"{name} killed during {phase}, begun again after {result.samples[-1:]} s")
     system.held.discard(name)
     if not system.wait(lambda: request in scope.results(), ANSWER_S):
         result.notes.append(f"lost: {request} has no result")

@@ -8,7 +8,6 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import asdict
-from datetime import UTC, datetime
 from random import Random
 
 from benchmarks.faults.audit import Findings, audit
@@ -81,26 +80,11 @@ def kill_case(system: System, case: Case) -> Result:
     result, rng = Result(case.key, case.line, case.kind), case.rng
     spent = system.tokens()["completion"]
 
-    def inject() -> str | None:
-        held = holders(system)
-        told = strike(system, case.kind, rng)
-        if told is not None and told.startswith("iterations"):
-            name = told.partition(" ")[0].replace("-", "")
-            result.counts["interrupted"] = result.count("interrupted") + held.count(name)
-        return told
-
-    jobs = faults(system, case, result, inject)
+    jobs = faults(system, case, result, lambda: strike(system, case.kind, rng))
     record(result, audit(system, jobs.ids))
     if case.kind == "iteration":
         _repeated(system, jobs.ids, system.tokens()["completion"] - spent, result)
     return result
-
-
-def holders(system: System) -> list[str]:
-    """The worker of every lease that lives, such as ``iterations0``."""
-    jobs, now = system.client.store.jobs(JobState.RUNNING), datetime.now(UTC)
-    alive = [job for job in jobs if job.lease_expires_at is not None and job.lease_expires_at > now]
-    return [str(job.lease_owner).partition("@")[0] for job in alive]
 
 
 def _repeated(system: System, job_ids: list[str], served: int, result: Result) -> None:
