@@ -157,10 +157,15 @@ class QueueMachine(RuleBasedStateMachine):
         iteration=st.integers(1, 2),
         main=st.booleans(),
         priority=st.sampled_from([0, 0, 0, 3, -9]),
+        times=st.integers(1, 4),
     )
-    def put(self, queue: str, label: str, job: str, iteration: int, main: bool, priority: int) -> None:
-        """A request; refused where its scope is closed."""
-        QueueMachine.steps += 1
+    def put(self, queue: str, label: str, job: str, iteration: int, main: bool, priority: int, times: int) -> None:
+        """Requests; refused where their scope is closed."""
+        for _ in range(times):
+            QueueMachine.steps += 1
+            self._put(queue, label, job, iteration, main, priority)
+
+    def _put(self, queue: str, label: str, job: str, iteration: int, main: bool, priority: int) -> None:
         self.serial += 1
         scope, name = f"{job}{label}{priority}/{iteration}", f"t{self.serial}"  # a job has one label and priority
         headers = {SCOPE_HEADER: scope, ORIGIN_HEADER: "main" if main else "fork", LABEL_HEADER: label}
