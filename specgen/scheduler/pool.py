@@ -182,7 +182,7 @@ class PoolState:
             return [fields for _, fields in entries]
 
     def devices(self) -> list[DeviceState]:
-        """Devices whose heartbeat is not older than ten seconds, by name."""
+        """Devices whose heartbeat is not older than six seconds, by name."""
         return sorted(self.view().devices, key=lambda device: device.worker)
 
     def close(self) -> None:

@@ -6,7 +6,7 @@
 -- the head. Who is served next is read from lanes: one lane for each label, priority, kind (main or fork) and, under
 -- fair_laf, job. A lane orders its tickets by arrival, the index of lanes orders lanes by their rank.
 local P, ORDER = ARGV[1], ARGV[2]
-local DEVICE_TTL_S = 10
+local DEVICE_TTL_S = 6 -- three missed heartbeats; the only device of a role is missed for so long
 local PRIORITY_STEP, FORK_STEP = 2 ^ 48, 2 ^ 47 -- ranks: turns and arrivals stay below 2^47, all sums are exact doubles
 local TURNS_KEPT = 10000
 local ROLES = { 'validate', 'profile', 'both' }
