@@ -60,7 +60,7 @@ METRICS: tuple[Metric, ...] = (
     ),
     Metric("sm_active_cycles", ("sm__cycles_active.avg",), "sum", "SM active cycles", "", "mean over SMs"),
     _pct("achieved_occupancy_pct", "achieved occupancy", "resident warps", f"sm__warps_active.{_ACTIVE}"),
-    Metric("instructions", ("sm__inst_executed.sum",), "sum", "warp instructions executed", "", "all SMs"),
+    Metric("warp_instructions", ("sm__inst_executed.sum",), "sum", "warp instructions executed", "", "all SMs"),
     _limit("blocks", "launch__occupancy_limit_blocks"),
     _limit("registers", "launch__occupancy_limit_registers"),
     _limit("shared_memory", "launch__occupancy_limit_shared_mem"),

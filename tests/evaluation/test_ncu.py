@@ -80,7 +80,7 @@ class TestTable:
         found = ncu.counters(ncu.parse(table(launch("k", "2000"))))
         assert {metric.name for metric in ncu.METRICS} <= set(found)
         assert found["kernel_time_us"] == 2
-        assert found["instructions"] is None
+        assert found["warp_instructions"] is None
 
     def test_shares_are_weighted_by_time_and_bytes_are_summed(self) -> None:
         rows = [
