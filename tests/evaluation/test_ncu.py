@@ -19,7 +19,11 @@ from hypothesis import strategies as st
 
 from specgen.errors import EnvironmentLacking
 from specgen.evaluation import counters, ncu, sandbox
+from specgen.evaluation.build import ensure_support
 from specgen.evaluation.supervisor import CellSpec
+from specgen.types import Status, source_id
+from tests.evaluation import candidates
+from tests.evaluation.conftest import Evaluate
 
 FIXED = ["ID", "Process ID", "Process Name", "Host Name", "Kernel Name", "Context", "Stream", "Block Size",
          "Grid Size", "Device", "CC"]  # fmt: skip
@@ -240,13 +244,20 @@ def collect(tmp_path: Path) -> Collect:
             pytest.fail(str(exc))
         pytest.skip(str(exc))
 
-    def call(then: str, source: str = CANDIDATE, limit_s: float = 60.0, walls: str = "bubblewrap") -> counters.Counted:
+    def call(
+        then: str,
+        source: str = CANDIDATE,
+        limit_s: float = 60.0,
+        walls: str = "bubblewrap",
+        build: bytes = b"",
+        support: str = "",
+    ) -> counters.Counted:
         program = tmp_path / "ncu"
         program.write_text(STAND_IN.replace("{then}", then))
         program.chmod(0o755)
         tmp_path.chmod(0o755)
         spec = CellSpec("test", "cpu", 0, walls, "auto", "", 4 << 30)
-        subject = counters.Subject(source, b"", [], [torch.rand(4), torch.rand(4, 4)], seed=42)
+        subject = counters.Subject(source, build, [], [torch.rand(4), torch.rand(4, 4)], 42, support=support)
         return counters.collect(subject, spec, limit_s, str(program))
 
     return call
@@ -270,6 +281,20 @@ class TestCollect:
         assert (found.unavailable, found.note) == ("", "")
         assert found.counters["dram_throughput_pct"] == 90
         assert [kernel.name for kernel in found.kernels] == ["diag"]
+
+    def test_nothing_is_compiled_under_ncu(self, collect: Collect, judge: Evaluate, cache_root: Path) -> None:
+        source = candidates.t4()
+        assert judge(source).status is Status.VALID
+        build = (cache_root / "candidates" / source_id(source) / "build.tar").read_bytes()
+        found = collect(
+            "ls -R /cache >&2\n" + printing(table(launch("diag", "2,000"))),
+            source,
+            build=build,
+            support=str(ensure_support(cache_root)),
+        )
+        assert found.unavailable == ""
+        assert "diag_ext.so" in found.output
+        assert ".o\n" not in found.output  # objects are not packed: one would have been made here
 
     def test_no_kernel_of_the_file_ran(self, collect: Collect) -> None:
         text = table(launch("at::native::vectorized", "2,000"))
