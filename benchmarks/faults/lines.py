@@ -82,6 +82,7 @@ def _told(results: list[Result], sums: dict[str, int], what: str) -> None:
 def _kills(results: list[Result], sums: dict[str, int]) -> None:
     _told(results, sums, "kills")
     _zero("R1_outcomes_lost", sums["lost"] + sums["stuck"], "outcomes")
+    _zero("R1_valid_kernels_unfollowed", sums["unfollowed"], "candidates")
     _zero("R1_leaks", sums["leaks"], "cases")
     _zero("R2_outcomes_doubled", sums["doubled"], "rows")
     figure("R2_executed_twice", sums["twice"] / max(1, sums["executed"]), "share", "printed", None)
