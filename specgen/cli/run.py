@@ -39,7 +39,7 @@ Termination = Annotated[str, typer.Option(help="termination criterion: a name or
 
 @app.command()
 def run(
-    path: Annotated[str, typer.Argument(metavar="PROBLEM", help="a KernelBench-format file, or T1, T4, T12, E1")],
+    path: Annotated[str, typer.Argument(metavar="PROBLEM", help="T1 … T20, E1, L1/12, or a file")],
     base_url: Annotated[str, typer.Option(help="OpenAI-compatible endpoint")] = "",
     model: Annotated[str, typer.Option(help="model name")] = "",
     api_key: Annotated[str, typer.Option(envvar="OPENAI_API_KEY", help="key of the endpoint")] = "",

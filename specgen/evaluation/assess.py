@@ -18,6 +18,8 @@ import torch
 
 from specgen.evaluation import integrity, processes
 from specgen.evaluation.ceilings import Ceilings
+from specgen.evaluation.counters import LIMIT_S, Counted, Subject, collect
+from specgen.evaluation.floors import needed_flops
 from specgen.evaluation.peer import Peer
 from specgen.evaluation.reference import Reference
 from specgen.evaluation.rounds import Outcome, aliases, try_once
@@ -31,6 +33,7 @@ from specgen.evaluation.work import Work, measure, needed_bytes
 from specgen.types import EvaluationRequest, Phase, Profile, Status
 
 _CACHE_LIMIT = 32 << 20
+_COUNTERS_OVERTIME_S = 150.0  # beyond the request's budget: counting replays every kernel many times
 _FIRST_CUT = (3, 9)  # warm-ups and runs of a validation's speedup
 
 
@@ -67,9 +70,10 @@ class Assessment:
         window, ceilings = self._timed(reference, trials, work, limit_s)
         marks.append(time.monotonic())
         self._store_build()
+        counted = self._counted(reference, trials[0], marks[0])
         names = ("load", "trials", "tried", "timed")
         self.notes |= {f"{name}_s": f"{b - a:.3f}" for name, a, b in zip(names, marks, marks[1:], strict=False)}
-        return self._fields(window, work, ceilings)
+        return self._fields(window, work, ceilings, counted)
 
     # ------------------------------------------------------------------------------------------------ load
 
@@ -185,6 +189,7 @@ class Assessment:
 
     def _timed(self, reference: Reference, trials: list[Trial], work: Work, limit_s: float) -> tuple[Window, Ceilings]:
         tolerance = self.request.problem.tolerance
+        needed_work = needed_flops(reference.module)
         timed = TimedRuns(self.peer, reference, trials[:3], tolerance, self.cost_ms, limit_s)
         ceilings = Ceilings(Path(self.bench.spec.cache_root), self.bench.spec.device_name, self.backend)
         warmups, runs = _FIRST_CUT if self.validating else (self.request.warmups, self.request.timed_runs)
@@ -194,6 +199,7 @@ class Assessment:
             self.notes["lock_wait_s"] = f"{waited:.3f}"
             window = timed.run(warmups, runs)
             gb_s = ceilings.gb_s(work.moved_bytes)
+            peak = ceilings.usable_gflop_s(tolerance) if needed_work else 0.0
             if not self.validating:
                 ceilings.gflop_s()
         integrity.check_alone(self.peer, self.bench.spec.sandbox == "bubblewrap")
@@ -202,9 +208,26 @@ class Assessment:
         if mean_ms < integrity.floor_ms(work.moved_bytes, gb_s, self.backend):
             needed = needed_bytes(reference, trials[0], work)
             integrity.check_floor(mean_ms, needed, ceilings.gb_s(needed), self.backend)
+        if needed_work:
+            integrity.check_arithmetic(mean_ms, needed_work, peak)
         return window, ceilings
 
-    def _fields(self, window: Window, work: Work, ceilings: Ceilings) -> dict[str, Any]:
+    def _counted(self, reference: Reference, trial: Trial, start: float) -> Counted | None:
+        """A GPU's hardware counters; None where nobody asked, or there is no such device."""
+        if self.validating or self.backend != "cuda":
+            return None
+        stored, bench = self._stored_build(), self.bench
+        build = stored.read_bytes() if stored.is_file() else b""
+        subject = Subject(
+            self.request.source, build, reference.init_inputs, trial.inputs, self.request.problem.seed,
+            bench.spec.build if bench.support else "stock", bench.support,
+        )  # fmt: skip
+        left_s = start + self.request.time_budget_s + _COUNTERS_OVERTIME_S - time.monotonic()
+        counted = collect(subject, bench.spec, min(LIMIT_S, left_s))
+        self.notes["profiler"] = counted.unavailable or counted.note or f"ncu, {counted.seconds:.1f} s"
+        return counted
+
+    def _fields(self, window: Window, work: Work, ceilings: Ceilings, counted: Counted | None) -> dict[str, Any]:
         candidate, reference = summary(window.candidate_ms), summary(window.reference_ms)
         speedup = reference.mean_ms / candidate.mean_ms
         spread = (candidate.std_ms / candidate.mean_ms) ** 2 + (reference.std_ms / reference.mean_ms) ** 2
@@ -224,8 +247,10 @@ class Assessment:
             achieved_gflop_s=work.flops / (candidate.mean_ms * 1e6),
             ceiling_gb_s=gb_s, ceiling_gflop_s=gflop_s,
             roofline="memory" if memory_bound else "compute",
-            counters=self._counters(window),
+            counters=self._counters(window) | (counted.counters if counted else {}),
         )  # fmt: skip
+        if counted is not None and counted.unavailable:
+            fields["status"] = Status.PROFILER_UNAVAILABLE
         return fields
 
     def _counters(self, window: Window) -> dict[str, float | None]:

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import torch
 
+from specgen.evaluation.floors import usable_gflop_s
 from specgen.evaluation.stopwatch import stopwatch
 
 _SMALLEST = 14  # 16 KiB
@@ -60,16 +61,15 @@ def _gpu_copy_gb_s() -> float:
     return 2 * source.nbytes / _gpu_best_s(lambda: target.copy_(source)) / 1e9
 
 
-def _gpu_gflop_s() -> float:
-    a, b = torch.rand(8192, 8192, device="cuda"), torch.rand(8192, 8192, device="cuda")
+def _gpu_gflop_s(dtype: torch.dtype = torch.float32) -> float:
+    a, b = (torch.rand(8192, 8192, device="cuda").to(dtype) for _ in range(2))
     c = torch.empty_like(a)
     return 2 * 8192**3 / _gpu_best_s(lambda: torch.mm(a, b, out=c)) / 1e9
 
 
-def _gflop_s() -> float:
-    a = torch.rand(768, 768)
-    b = torch.rand(768, 768)
-    c = torch.empty(768, 768)
+def _gflop_s(dtype: torch.dtype = torch.float32) -> float:
+    a, b = (torch.rand(768, 768).to(dtype) for _ in range(2))
+    c = torch.empty_like(a)
     return 2 * 768**3 / _best_s(lambda: torch.mm(a, b, out=c), 0.06) / 1e9
 
 
@@ -97,6 +97,11 @@ class Ceilings:
     def gflop_s(self) -> float:
         """Fp32 matrix products, as torch does them by default."""
         return self._get("mm", _gpu_gflop_s if self._backend == "cuda" else _gflop_s)
+
+    def usable_gflop_s(self, tolerance: float) -> float:
+        """The fastest products that meet a tolerance: bfloat16 ones, or several of them in place of fp32."""
+        measure = _gpu_gflop_s if self._backend == "cuda" else _gflop_s
+        return usable_gflop_s(self._get("mm_bf16", lambda: measure(torch.bfloat16)), self.gflop_s(), tolerance)
 
     def _get(self, name: str, measure: Callable[[], float]) -> float:
         if name not in self._known:

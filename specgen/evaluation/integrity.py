@@ -9,12 +9,14 @@ from __future__ import annotations
 import statistics
 
 from specgen.evaluation import processes
+from specgen.evaluation.floors import floor
 from specgen.evaluation.peer import Peer
 from specgen.evaluation.timing import Window
 from specgen.evaluation.verdict import rejected
 from specgen.evaluation.wire import Message
 
 _FASTER_THAN_COPY = {"cpu": 2.0, "cuda": 1.25}  # nothing moves bytes that much faster than the device's best copy
+_FASTER_THAN_PRODUCTS = 2.0
 _L2_BYTES = 50 << 20  # of outputs may still lie in a GPU's cache when the window ends
 _REDUCED_PRECISION = 1e-4  # of the output's scale, against float64; fp32 summation stays far below
 
@@ -87,6 +89,17 @@ def check_floor(mean_ms: float, moved_bytes: int, gb_s: float, backend: str) -> 
         raise rejected(
             "faster_than_memory", f"{mean_ms:.4f} ms, floor {floor:.4f} ms",
             f"reading and writing {moved_bytes / 1e6:.1f} MB takes longer on this device",
+        )  # fmt: skip
+
+
+def check_arithmetic(mean_ms: float, flops: float, gflop_s: float) -> None:
+    """Raises Verdict for a time in which the arithmetic that a problem states (``NEEDED_FLOPS``) cannot be done, at
+    twice the fastest products measured on this device that meet the tolerance."""
+    least = floor(0, flops, 1.0, _FASTER_THAN_PRODUCTS * gflop_s).arithmetic_ms
+    if mean_ms < least:
+        raise rejected(
+            "faster_than_arithmetic", f"{mean_ms:.4f} ms, floor {least:.4f} ms",
+            f"{flops:.4g} operations take longer on this device",
         )  # fmt: skip
 
 

@@ -1,13 +1,14 @@
 """The profile as a table: one row per metric with its unit and what it tells. The same block in every prompt.
 
-Metrics that this machine does not have are left out. Names of hardware counters are those of Nsight Compute and of
-Linux perf; an unknown one is shown under its own name.
+Metrics that this machine does not have are left out. Names of hardware counters are those of
+:mod:`specgen.evaluation.ncu` and of Linux perf; an unknown one is shown under its own name.
 """
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
+from specgen.evaluation.ncu import METRICS
 from specgen.types import Profile
 
 
@@ -21,6 +22,8 @@ class Row(NamedTuple):
 
 
 COUNTERS: dict[str, tuple[str, str, str]] = {
+    metric.name: (metric.label, metric.unit, metric.meaning) for metric in METRICS
+} | {
     "cycles": ("CPU cycles", "", "per run"),
     "instructions": ("instructions", "", "per run; with cycles: how well the core is fed"),
     "ipc": ("instructions per cycle", "", "4 and more is good, under 1 waits for memory"),
@@ -28,33 +31,6 @@ COUNTERS: dict[str, tuple[str, str, str]] = {
     "cache-misses": ("last-level cache misses", "", "per run; each waits for memory"),
     "branch_misses": ("mispredicted branches", "", "per run"),
     "branch-misses": ("mispredicted branches", "", "per run"),
-    "gpu__time_duration.sum": ("kernel duration under the profiler", "", "sum over launches; clocks differ"),
-    "sm__throughput.avg.pct_of_peak_sustained_elapsed": ("compute throughput", "% of peak", "speed of light"),
-    "gpu__compute_memory_throughput.avg.pct_of_peak_sustained_elapsed": (
-        "memory throughput",
-        "% of peak",
-        "speed of light",
-    ),
-    "sm__cycles_active.avg": ("SM active cycles", "", "mean over SMs"),
-    "sm__warps_active.avg.pct_of_peak_sustained_active": ("achieved occupancy", "%", "resident warps of the maximum"),
-    "sm__inst_executed.sum": ("instructions executed", "", "all SMs"),
-    "sm__inst_executed_pipe_fp32.avg.pct_of_peak_sustained_active": ("fp32 pipe", "% of peak", "utilisation"),
-    "sm__inst_executed_pipe_tensor.avg.pct_of_peak_sustained_active": ("tensor pipe", "% of peak", "utilisation"),
-    "launch__occupancy_limit_blocks": ("occupancy limit: blocks", "blocks/SM", "the smallest limit binds"),
-    "launch__occupancy_limit_registers": ("occupancy limit: registers", "blocks/SM", "the smallest limit binds"),
-    "launch__occupancy_limit_shared_mem": ("occupancy limit: shared memory", "blocks/SM", "the smallest limit binds"),
-    "launch__registers_per_thread": ("registers", "per thread", "many of them limit occupancy"),
-    "launch__shared_mem_per_block": ("shared memory", "bytes/block", "static and dynamic"),
-    "dram__bytes_read.sum": ("DRAM read", "bytes", "against the size of the inputs"),
-    "dram__bytes_write.sum": ("DRAM written", "bytes", "against the size of the outputs"),
-    "dram__throughput.avg.pct_of_peak_sustained_elapsed": ("DRAM throughput", "% of peak", "near 100: memory bound"),
-    "l1tex__t_sector_hit_rate.pct": ("L1 hit rate", "%", "reuse within a block"),
-    "lts__t_sector_hit_rate.pct": ("L2 hit rate", "%", "reuse between blocks"),
-    "smsp__warp_issue_stalled_long_scoreboard_per_warp_active.pct": ("stall: global memory", "%", "of active warps"),
-    "smsp__warp_issue_stalled_short_scoreboard_per_warp_active.pct": ("stall: shared memory", "%", "of active warps"),
-    "smsp__warp_issue_stalled_barrier_per_warp_active.pct": ("stall: barrier", "%", "of active warps"),
-    "smsp__warp_issue_stalled_branch_resolving_per_warp_active.pct": ("stall: branches", "%", "of active warps"),
-    "smsp__sass_average_branch_targets_threads_uniform.pct": ("uniform branches", "%", "100: no divergence"),
 }  # counter -> (label, unit, meaning)
 
 ROOFLINE = {
