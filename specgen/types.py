@@ -154,6 +154,9 @@ class Profile(Frozen):
     counters: dict[str, float | None] = Field(default_factory=dict)
 
 
+QUARANTINED = "quarantined"  # label of a result that nobody should ask for again: it cost several workers their life
+
+
 class EvaluationResult(Frozen):
     """The outcome of one request. The validator ties the status to the fields that may exist."""
 

@@ -18,10 +18,10 @@ from redis.exceptions import RedisError
 
 from specgen.client import events_key
 from specgen.controller.cancelling import patiently
-from specgen.controller.ports import CandidateNote, GenerationRecord
+from specgen.controller.ports import CandidateNote, GenerationRecord, Unfinished
 from specgen.crash_points import crash_point
 from specgen.store import Store
-from specgen.types import EvaluationRequest, EvaluationResult, Event, EventKind, Origin, Trigger
+from specgen.types import EvaluationRequest, EvaluationResult, Event, EventKind, Origin, Phase, Trigger
 
 LEASE_S = 15.0  # of an iteration worker on its job; renewed four times as often
 EVENTS_KEPT = 20_000  # entries of a job's stream
@@ -103,6 +103,21 @@ class Journal:
         outcome = await stored(self.store.outcome_of, self.job_id, record.candidate_id)
         validated = await stored(self.store.validation_of, self.job_id, record.candidate_id)
         return CandidateNote(record.candidate_id, False, outcome, validated is not None)
+
+    async def unfinished(self) -> tuple[Unfinished, ...]:
+        """Candidates of this iteration that an attempt which died left without an outcome."""
+        records = await stored(self.store.unfinished, self.job_id, self.iteration)
+        return tuple(
+            Unfinished(
+                candidate_id=record.candidate.candidate_id,
+                source=record.candidate.source,
+                origin=record.candidate.origin,
+                validated=record.validated,
+                request_id=record.request.request_id if record.request else "",
+                phase=record.request.phase if record.request else Phase.VALIDATE,
+            )
+            for record in records
+        )
 
     async def request(self, request: EvaluationRequest) -> None:
         """A row of ``requests``."""

@@ -25,7 +25,7 @@ from specgen.scheduler import process_groups
 from specgen.scheduler.keys import DELIVERIES_HEADER, WAIT_HEADER, Keys, script
 from specgen.scheduler.pool import count, publish_result
 from specgen.settings import EvaluationPolicy
-from specgen.types import EvaluationRequest, EvaluationResult, Json, Status
+from specgen.types import QUARANTINED, EvaluationRequest, EvaluationResult, Json, Status
 from workers.cells import Cell, cell_class
 from workers.health import Suspicion, Turn
 from workers.patience import AWAY, patiently
@@ -260,7 +260,8 @@ def _failed(request: EvaluationRequest, why: str, status: Status = Status.INFRA_
 
 def _quarantined(server: Server, request: EvaluationRequest, deliveries: int) -> EvaluationResult:
     count(server.client, server.keys, "quarantined")
-    return _failed(request, f"quarantined: its worker was lost {deliveries - 1} times while evaluating it")
+    told = _failed(request, f"quarantined: its worker was lost {deliveries - 1} times while evaluating it")
+    return told.model_copy(update={"labels": (QUARANTINED,)})
 
 
 def _hang(request: EvaluationRequest) -> EvaluationResult:

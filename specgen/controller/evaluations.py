@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from specgen.controller.cancelling import patiently
 from specgen.controller.ports import Pool, Recorder
 from specgen.settings import EvaluationPolicy
-from specgen.types import EvaluationRequest, EvaluationResult, Origin, Phase, ProblemSpec, Status
+from specgen.types import QUARANTINED, EvaluationRequest, EvaluationResult, Origin, Phase, ProblemSpec, Status
 
 ASK_AFTER_S, ASK_EVERY_S = 5.0, 2.0  # whether the pool still knows a request that it owes us an outcome for
 INFRA_RETRIES = 2  # further requests after a result that was our own fault
@@ -81,6 +81,22 @@ class Evaluations:
         await self._submit(request)
         return None
 
+    async def take_up(self) -> int:
+        """Go on with what an attempt at this iteration that died had begun: a request that is queued or running still
+        is not doubled, a kernel that was found valid is profiled. Returns how many candidates."""
+        taken = 0
+        for left in await self.recorder.unfinished():
+            if left.candidate_id in self.pending or left.candidate_id in self.settled:
+                continue  # a generation of this attempt has it already
+            phase = Phase.PROFILE if left.validated else Phase.VALIDATE
+            request = self._request(left.candidate_id, left.source, left.origin, phase)
+            if left.request_id:
+                request = request.model_copy(update={"request_id": left.request_id, "phase": left.phase})
+            self.pending[left.candidate_id] = Pending(request, [])
+            await self._submit(request)
+            taken += 1
+        return taken
+
     def _request(self, candidate_id: str, source: str, origin: Origin, phase: Phase) -> EvaluationRequest:
         validate = phase is Phase.VALIDATE
         return EvaluationRequest(
@@ -119,13 +135,15 @@ class Evaluations:
             if pending is not None and pending.request.request_id == result.request_id:
                 yield result, await self._settle(result, pending)
             elif await self.recorder.result(result):  # asked for before a crash, and nobody has stored it yet
+                self.pending.pop(result.candidate_id, None)
                 self.settled[result.candidate_id] = result
                 yield result, Outcome(result.candidate_id, (), result, fresh=True)
 
     async def _settle(self, result: EvaluationResult, pending: Pending) -> Outcome | None:
         await self.recorder.result(result)
         request = pending.request
-        if result.status is Status.INFRA_ERROR and pending.retries < INFRA_RETRIES:
+        again = result.status is Status.INFRA_ERROR and QUARANTINED not in result.labels
+        if again and pending.retries < INFRA_RETRIES:
             pending.retries += 1
             pending.request = self._request(request.candidate_id, request.source, request.origin, request.phase)
             pending.sent_at = time.monotonic()

@@ -257,6 +257,7 @@ class Iteration:
 
     async def _collect(self) -> None:
         """Lines 13–22: results as they return, in the order of their return."""
+        await self.evaluations.take_up()
         async for result, outcome in self.evaluations.outcomes():
             await self.events.publish(
                 EventKind.RESULT,

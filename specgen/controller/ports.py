@@ -17,6 +17,7 @@ from specgen.types import (
     EvaluationResult,
     EventKind,
     Origin,
+    Phase,
     PoolSnapshot,
     Prompt,
     Trigger,
@@ -103,6 +104,18 @@ class GenerationRecord:
     first_token_at: float | None  # unix seconds of the first delta
 
 
+@dataclass(frozen=True)
+class Unfinished:
+    """A candidate of this iteration that an attempt which died left without an outcome."""
+
+    candidate_id: str
+    source: str
+    origin: Origin
+    validated: bool  # a validation found it valid: it is to be profiled
+    request_id: str = ""  # the request that was not answered yet, if there is one,
+    phase: Phase = Phase.VALIDATE  # and its phase
+
+
 class Recorder(Protocol):
     """The store, as one iteration writes to it. Every call carries the job's fencing token inside; StaleLease
     means that another worker owns the job now, and the iteration must stop without a further write."""
@@ -118,6 +131,9 @@ class Recorder(Protocol):
 
     async def candidate(self, source: str, origin: Origin, generation_id: int, trigger_id: int | None) -> CandidateNote:
         """Keep a source; says whether this job had it already, and with which final outcome."""
+
+    async def unfinished(self) -> tuple[Unfinished, ...]:
+        """What an earlier attempt at this iteration left; nothing where there was none."""
 
     async def request(self, request: EvaluationRequest) -> None:
         """Record a request before it is enqueued."""

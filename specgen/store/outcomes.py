@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import Connection, Row, select, update
+from sqlalchemy import Connection, Row, or_, select, update
 
 from specgen.store import tables as t
 from specgen.store.database import Database, from_unix, now
-from specgen.store.records import CandidateRecord, RequestRecord
+from specgen.store.records import CandidateRecord, RequestRecord, UnfinishedRecord
 from specgen.types import (
     EvaluationRequest,
     EvaluationResult,
@@ -132,6 +132,29 @@ class Outcomes(Database):
         with self._read() as connection:
             row = connection.execute(query).one_or_none()
         return None if row is None else evaluation_result(row)
+
+    def unfinished(self, job_id: str, iteration: int) -> tuple[UnfinishedRecord, ...]:
+        """Candidates that an iteration found or asked for and that have no outcome, each with its unanswered request,
+        if there is one: what an attempt that died left behind. In the order in which they were found."""
+        candidates, outcomes, requests = t.candidates.c, t.outcomes.c, t.requests.c
+        asked = select(requests.candidate_id).where(requests.job_id == job_id, requests.iteration == iteration)
+        settled = select(outcomes.candidate_id).where(outcomes.job_id == job_id)
+        query = select(t.candidates).where(
+            candidates.job_id == job_id,
+            or_(candidates.iteration == iteration, candidates.candidate_id.in_(asked)),
+            candidates.candidate_id.not_in(settled),
+        )
+        with self._read() as connection:
+            rows = connection.execute(query.order_by(candidates.id)).all()
+        waiting = {r.candidate_id: r for r in self.requests(job_id, iteration) if r.status == "queued"}
+        return tuple(
+            UnfinishedRecord(
+                candidate_record(row),
+                validated=self.validation_of(job_id, row.candidate_id) is not None,
+                request=waiting.get(row.candidate_id),
+            )
+            for row in rows
+        )
 
     def requests(self, job_id: str, iteration: int | None = None) -> tuple[RequestRecord, ...]:
         """The job's requests (or one iteration's) in the order in which they were made."""

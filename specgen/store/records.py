@@ -113,6 +113,15 @@ class RequestRecord:
 
 
 @dataclass(frozen=True)
+class UnfinishedRecord:
+    """A candidate without an outcome; ``request`` is the one that was not answered yet, if there is one."""
+
+    candidate: CandidateRecord
+    validated: bool
+    request: RequestRecord | None
+
+
+@dataclass(frozen=True)
 class TriggerRecord:
     """A row of ``triggers``. ``position`` in characters of the reasoning trace."""
 

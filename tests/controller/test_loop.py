@@ -8,10 +8,13 @@ from typing import Any
 import pytest
 
 from specgen.controller.loop import Iteration, IterationOutcome
+from specgen.controller.ports import Unfinished
 from specgen.errors import ModelAccessError, ModelUnavailable, ProblemError, StaleLease
 from specgen.settings import ForkPolicy
 from specgen.types import (
+    QUARANTINED,
     Delta,
+    EvaluationRequest,
     EvaluationResult,
     EventKind,
     IterationReason,
@@ -20,6 +23,7 @@ from specgen.types import (
     Status,
     TriggerClass,
     Usage,
+    source_id,
 )
 from tests.controller.world import MemoryPool, MemoryRecorder, ScriptedModel, answer, iteration, kernel
 
@@ -241,6 +245,43 @@ def test_what_a_dead_attempt_had_asked_for_is_kept_when_it_returns() -> None:
     assert done.reason is IterationReason.MAIN  # nothing of this attempt's forks: it does not terminate
     assert recorder.sources["c" * 64] == orphan
     assert it.history == [0.0, 7.0, 2.0]
+
+
+def test_what_a_dead_attempt_left_is_gone_on_with() -> None:
+    """A kernel that it had found valid is profiled; a request of it keeps its id, so that the pool does not double it."""
+    sources = [kernel("valid", 5.0), kernel("queued", 6.0), kernel("unasked", 7.0)]
+    names = [source_id(source) for source in sources]
+    left = (
+        Unfinished(names[0], sources[0], Origin.FORK, validated=True),
+        Unfinished(names[1], sources[1], Origin.FORK, validated=False, request_id="of-the-dead"),
+        Unfinished(names[2], sources[2], Origin.FORK, validated=False),
+    )
+    pool, recorder = MemoryPool(), MemoryRecorder(left=left)
+    model = ScriptedModel([say("x"), *([say("")] * 40), content(kernel("main", 2.0))])
+    done = run(iteration(model, pool, recorder=recorder))
+    assert done.reason is IterationReason.MAIN
+    phases = {name: [r.phase for r in pool.submitted if r.candidate_id == name] for name in names}
+    assert phases == {
+        names[0]: [Phase.PROFILE],
+        names[1]: [Phase.VALIDATE, Phase.PROFILE],
+        names[2]: [Phase.VALIDATE, Phase.PROFILE],
+    }
+    assert [r.request_id for r in pool.submitted if r.candidate_id == names[1]][0] == "of-the-dead"
+    assert [recorder.sources[name].speedup for name in names] == [5.0, 6.0, 7.0]
+
+
+def test_a_request_that_kills_its_workers_is_not_asked_for_again() -> None:
+    class Deadly(MemoryPool):
+        def judge(self, request: EvaluationRequest) -> EvaluationResult:
+            return EvaluationResult(
+                request_id=request.request_id, candidate_id=request.candidate_id, phase=request.phase,
+                status=Status.INFRA_ERROR, error="quarantined", labels=(QUARANTINED,),
+            )  # fmt: skip
+
+    pool = Deadly()
+    done = run(iteration(ScriptedModel([say("x"), content(kernel("main", 2.0))]), pool))
+    assert done.chosen is None
+    assert len(pool.submitted) == 1
 
 
 def test_the_brake_counts_forks_until_they_are_answered() -> None:

@@ -12,7 +12,7 @@ from typing import Any
 from specgen.controller import termination
 from specgen.controller.evaluations import Evaluations
 from specgen.controller.loop import Iteration, IterationPlan
-from specgen.controller.ports import CandidateNote, GenerationRecord
+from specgen.controller.ports import CandidateNote, GenerationRecord, Unfinished
 from specgen.errors import ModelUnavailable, StaleLease
 from specgen.settings import EvaluationPolicy, ForkPolicy
 from specgen.types import (
@@ -163,6 +163,7 @@ class MemoryRecorder:
     started: list[tuple[Origin, int]] = field(default_factory=list)
     sources: dict[str, EvaluationResult | None] = field(default_factory=dict)
     lost: bool = False
+    left: tuple[Unfinished, ...] = ()  # by an attempt that died
 
     async def trigger(self, trigger: Trigger, launched: int) -> int:
         self.triggers.append((trigger, launched))
@@ -180,6 +181,9 @@ class MemoryRecorder:
         known = name in self.sources
         outcome = self.sources.setdefault(name, None)
         return CandidateNote(name, not known, outcome)
+
+    async def unfinished(self) -> tuple[Unfinished, ...]:
+        return self.left
 
     async def request(self, request: EvaluationRequest) -> None:
         return None

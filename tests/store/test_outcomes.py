@@ -183,3 +183,17 @@ def test_summary_counts(job: Running) -> None:
     assert (summary.candidates, summary.profiled, summary.best_speedup) == (3, 1, 2.0)
     assert summary.statuses == {"compile_error": 1, "valid": 1}
     assert 0 <= summary.elapsed_s < 60
+
+
+def test_what_an_attempt_that_died_left_unfinished(job: Running) -> None:
+    valid, asked, bare = (job.candidate(f"a = {i}") for i in range(3))
+    assert not job.evaluate("a = 0", Status.VALID, 2.0)
+    waiting = job.request(asked, Phase.VALIDATE)
+    assert job.evaluate("a = 3", Status.COMPILE_ERROR)
+    left = {u.candidate.candidate_id: u for u in job.store.unfinished(job.id, 1)}
+    assert set(left) == {valid, asked, bare}
+    assert (left[valid].validated, left[valid].request) == (True, None)
+    request = left[asked].request
+    assert request is not None
+    assert (request.request_id, left[asked].validated) == (waiting.request_id, False)
+    assert (left[bare].validated, left[bare].request) == (False, None)
