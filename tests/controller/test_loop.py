@@ -248,7 +248,7 @@ def test_what_a_dead_attempt_had_asked_for_is_kept_when_it_returns() -> None:
 
 
 def test_what_a_dead_attempt_left_is_gone_on_with() -> None:
-    """A kernel that it had found valid is profiled; a request of it keeps its id, so that the pool does not double it."""
+    """A kernel that it had found valid is profiled; a request of it keeps its id: the pool does not double it."""
     sources = [kernel("valid", 5.0), kernel("queued", 6.0), kernel("unasked", 7.0)]
     names = [source_id(source) for source in sources]
     left = (
@@ -266,7 +266,7 @@ def test_what_a_dead_attempt_left_is_gone_on_with() -> None:
         names[1]: [Phase.VALIDATE, Phase.PROFILE],
         names[2]: [Phase.VALIDATE, Phase.PROFILE],
     }
-    assert [r.request_id for r in pool.submitted if r.candidate_id == names[1]][0] == "of-the-dead"
+    assert next(r.request_id for r in pool.submitted if r.candidate_id == names[1]) == "of-the-dead"
     assert [recorder.sources[name].speedup for name in names] == [5.0, 6.0, 7.0]
 
 
