@@ -46,7 +46,7 @@ class Worker:
     hub: Any
     app: Celery
     client: redis.Redis
-    running: dict[str, tuple[Any, list[Any]]] = field(default_factory=dict)  # task -> message, timers
+    running: dict[str, tuple[Any, Any]] = field(default_factory=dict)  # task -> message, its timer
 
     def start(self) -> None:
         """Connect, listen for orders, consume."""
@@ -60,7 +60,7 @@ class Worker:
         node = mailbox.Node(self.name, channel=self.connection.channel(), handlers=self.orders())
         self.listener = node.listen()
         self.connection.register_with_event_loop(self.hub)
-        self.present()
+        self._tell()
 
     def connect(self) -> Connection:
         """Through the transport with a device's name."""
@@ -70,26 +70,11 @@ class Worker:
     def queues(self) -> list[Queue]:
         """As its role says."""
         self.keys = Keys(order=get_settings().pool.order)
-        return [_queue(name) for name in QUEUES[self._role()]]
+        return [_queue(name) for name in QUEUES[self.role()]]
 
     def orders(self) -> dict[str, Any]:
         """Remote control."""
         return {"apply_role": lambda _state: self._apply_role()}
-
-    def present(self) -> None:
-        """Heartbeats."""
-        self._tell()
-        self.hub.call_repeatedly(HEARTBEAT_S, self._role)
-
-    def watch(self, headers: dict[str, Any], task: str) -> list[Any]:
-        """Timers that end the task early."""
-        closed = self.keys.closed(headers["specgen_scope"])
-
-        def look() -> None:
-            if self.client.exists(closed):
-                self.finish(task)
-
-        return [self.hub.call_repeatedly(WATCH_S, look)]
 
     def sleep_s(self, body: list[Any]) -> float:
         """How long its task asks to sleep."""
@@ -98,9 +83,8 @@ class Worker:
     def finish(self, task: str) -> None:
         """Acknowledge, once."""
         if found := self.running.pop(task, None):
-            message, timers = found
-            for timer in timers:
-                timer.cancel()
+            message, timer = found
+            timer.cancel()
             message.ack()
 
     def names(self) -> frozenset[str]:
@@ -124,15 +108,15 @@ class Worker:
         if not seconds:
             message.ack()
             return
-        timers = [self.hub.call_later(seconds, self.finish, task), *self.watch(message.headers, task)]
-        self.running[task] = message, timers
+        self.running[task] = message, self.hub.call_later(seconds, self.finish, task)
 
-    def _role(self) -> Any:
+    def role(self) -> Any:
+        """A heartbeat; answers its role."""
         info = json.dumps({"labels": ["cpu"], "device": self.name, "backend": "cpu"})
         return self.client.eval(script("heartbeat"), 0, *self.keys.args(self.name, info))
 
     def _apply_role(self) -> None:
-        self.subscribe(QUEUES[self._role()])
+        self.subscribe(QUEUES[self.role()])
 
     def _tell(self) -> None:
         self.client.hset(SERVES, self.name, ",".join(sorted(self.names())))
@@ -157,14 +141,6 @@ class StockWorker(Worker):
             "revoke": lambda _state, task_id, **_: self.finish(task_id),
         }
 
-    def present(self) -> None:
-        """Said once."""
-        self._tell()
-
-    def watch(self, headers: dict[str, Any], task: str) -> list[Any]:  # noqa: ARG002
-        """None: it is told by remote control."""
-        return []
-
     def sleep_s(self, body: list[Any]) -> float:
         """The second argument."""
         return float(body[0][1])
@@ -183,6 +159,25 @@ def name_of(side: str, index: int) -> str:
     return f"light-{side}-{index}@{socket.gethostname()}"
 
 
+def watch(workers: list[Worker], client: redis.Redis, keys: Keys) -> None:
+    """End what runs for a closed scope. One timer for all: the loop fires ten at most before it waits again."""
+    running = [(worker, task, message) for worker in workers for task, (message, _) in worker.running.items()]
+    if not running:
+        return
+    with client.pipeline(transaction=False) as pipe:
+        for _, _, message in running:
+            pipe.exists(keys.closed(message.headers["specgen_scope"]))
+        for (worker, task, _), closed in zip(running, pipe.execute(), strict=True):
+            if closed:
+                worker.finish(task)
+
+
+def beat(workers: list[Worker]) -> None:
+    """A heartbeat of each."""
+    for worker in workers:
+        worker.role()
+
+
 def main() -> None:
     """Until SIGTERM."""
     side, first, count = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
@@ -197,8 +192,12 @@ def main() -> None:
 
         kind = StockWorker
     client = redis.Redis.from_url(os.environ["SPECGEN_REDIS_URL"], decode_responses=True)
-    for index in range(first, first + count):
-        kind(name_of(side, index), hub, app, client).start()
+    workers = [kind(name_of(side, index), hub, app, client) for index in range(first, first + count)]
+    for worker in workers:
+        worker.start()
+    if side == "ours":
+        hub.call_repeatedly(WATCH_S, watch, workers, client, workers[0].keys)
+        hub.call_repeatedly(HEARTBEAT_S, beat, workers)
     signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
     hub.run_forever()
 

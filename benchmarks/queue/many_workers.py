@@ -1,6 +1,7 @@
 """Enqueue → start, switch and abort with 2, 8 and 32 light workers (`benchmarks.queue.light`) of each side at once.
 
-All of them live in at most two processes a side. Samples of both sides are taken in turn, in one run.
+Two processes a side, and more where eight workers in each are not enough. Samples of both sides are taken in turn, in
+one run.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from benchmarks.queue.light import SERVES, name_of
 from benchmarks.queue.system import Ours, Stock, processes, started, wait
 from specgen.types import Phase
 
-PROCESSES = 2
+PROCESSES, EACH = 2, 8  # at least so many processes; at most so many workers in each
 PAUSE_S = 0.01
 SETTLE_S = 0.03
 
@@ -42,7 +43,7 @@ class Found:
 def workers(count: int, ours: Ours, folder: Path) -> Iterator[tuple[list[str], list[str]]]:
     """So many light workers of each side, all of them serving; their names."""
     ours.client.delete(SERVES)
-    each = -(-count // PROCESSES)
+    each = min(EACH, -(-count // PROCESSES))
     commands = [
         ["benchmarks.queue.light", side, str(first), str(min(each, count - first))]
         for side in ("ours", "stock")

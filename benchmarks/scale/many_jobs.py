@@ -192,7 +192,8 @@ def _dataset(client: redis.Redis) -> int:
 def _probe(client: redis.Redis, seconds: float, number: int) -> list[float]:
     """Boundaries of a scope with a few requests queued, one after another, as a job elsewhere sees them, ms."""
     close, put, keys = client.register_script(script("close")), client.register_script(script("put")), Keys()
-    found, ends = [], time.monotonic() + seconds
+    found: list[float] = []
+    ends = time.monotonic() + seconds
     while time.monotonic() < ends:
         scope = f"probe{number}/{len(found)}"
         for _ in range(QUEUED):
