@@ -52,6 +52,14 @@ def restrict(config: Message) -> None:
     os.umask(0o077)
 
 
+_REFUSED_LAUNCH = (
+    "invalid configuration argument",
+    "CUDA error: invalid argument",
+    "too many resources requested",
+    "no kernel image",
+)
+
+
 class Failure(Exception):
     """What goes back to the judge instead of an answer."""
 
@@ -75,6 +83,8 @@ def _status_of(error: BaseException, otherwise: str) -> str:
     memory = ("can't allocate memory", "out of memory", "Cannot allocate memory", "std::bad_alloc")
     if isinstance(error, MemoryError) or any(words in text for words in memory):
         return "out_of_memory"
+    if isinstance(error, RuntimeError) and any(words in text for words in _REFUSED_LAUNCH):
+        return "runtime_error"  # nothing ran on the device
     if isinstance(error, RuntimeError) and ("CUDA error" in text or "CUDA kernel" in text):
         return "device_fault"
     return otherwise

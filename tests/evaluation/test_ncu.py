@@ -342,3 +342,24 @@ class TestCollect:
         spec = CellSpec("test", "cpu", 0, "bubblewrap", "auto", "", 4 << 30)
         subject = counters.Subject(CANDIDATE, b"", [object()], [], seed=42)
         assert "could not be started" in counters.collect(subject, spec, program="/bin/true").unavailable
+
+
+DATA = Path(__file__).parent / "data"
+RECORDED = {  # on an H200: kernel, and what is known of it from elsewhere
+    "diag": ({"diag_kernel"}, {"dram_read_bytes": (60e6, 75e6), "kernel_time_us": (25, 45)}),
+    "two": ({"copy_kernel", "scale_rows"}, {"kernels": (2, 2), "launches": (2, 2)}),
+    "triton": ({"diag_triton"}, {"dram_read_bytes": (60e6, 75e6), "tensor_cycles_pct": (0, 0)}),
+    "wgmma": ({"gemm_wgmma_kernel"}, {"tensor_cycles_pct": (80, 100), "registers_per_thread": (154, 154)}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", list(RECORDED))
+def test_what_ncu_printed_on_a_real_device(name: str) -> None:
+    kernels, known = RECORDED[name]
+    launches = ncu.parse((DATA / f"ncu_{name}.csv").read_text())
+    values = ncu.counters(launches)
+    assert {kernel.name for kernel in ncu.by_kernel(launches)} == kernels
+    for counter, (low, high) in known.items():
+        value = values[counter]
+        assert value is not None
+        assert low <= value <= high, counter
