@@ -25,10 +25,10 @@ SETTLE_S = 0.03
 class Counts:
     """How many samples of each kind, of each side."""
 
-    latency: int = 150
-    switches: int = 50
+    latency: int = 120
+    switches: int = 40
     rounds: int = 5  # of switching half of the workers at once
-    aborts: int = 50
+    aborts: int = 40
 
 
 @dataclass

@@ -32,10 +32,10 @@ Samples = tuple[list[float], list[float]]
 class Sizes:
     """How many samples of each kind."""
 
-    latency: int = 300
+    latency: int = 220
     switches: int = 50
     aborts: int = 50
-    stock_switches: int = 25
+    stock_switches: int = 15
     stock_aborts: int = 6
 
 

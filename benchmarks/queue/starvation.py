@@ -39,7 +39,7 @@ class Setting:
 
     jobs: int = 30
     devices: int = 4
-    seconds: float = 10.0
+    seconds: float = 8.0
     seed: int = 1
 
 
