@@ -324,7 +324,7 @@ class QueueMachine(RuleBasedStateMachine):
         waiting = {queue: {m.name for m in self.model.waiting(queue)} for queue in QUEUES}
         tags = {
             "validate": cast("list[str]", self.client.zrange("validate", 0, -1)),
-            "profile": cast("list[str]", self.client.lrange("profile", 0, -1)),
+            "profile": cast("list[str]", self.client.zrange("profile", 0, -1)),
         }
         for queue in QUEUES:
             found = [cast("str", self.client.hget(f"specgen:message:{tag}", "task")) for tag in tags[queue]]

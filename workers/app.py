@@ -32,6 +32,8 @@ def sender(celery: Celery) -> Send:
     its source.
     """
 
+    celery.backend.on_task_call = lambda *_: None  # it subscribes to a result that nobody here reads
+
     def send(task_name: str, kwargs: dict[str, Json], queue: str, headers: dict[str, str], task_id: str) -> None:
         request = kwargs["request"]
         assert isinstance(request, dict)

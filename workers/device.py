@@ -38,7 +38,7 @@ from workers.presence import Presence
 from workers.probing import LIMIT_S, Probe
 from workers.watchdog import AFTER_S
 
-SECRETS = ("SPECGEN_LLM", "SPECGEN_DATABASE_URL", "OPENAI_", "ANTHROPIC_", "DEEPSEEK_")
+SECRETS = ("SPECGEN_LLM", "SPECGEN_DATABASE_URL", "OPENAI_", "ANTHROPIC_", "DEEPSEEK_", "PGPASS", "POSTGRES_")
 APPLIED_S = 5.0  # until the event loop has changed its subscriptions
 
 log = structlog.get_logger(__name__)
@@ -184,6 +184,8 @@ def _enter(device: Device) -> Worker:
     a Redis that is away is waited for."""
     _environment(device)
     gpu = ask_gpu(device.index) if device.backend == "cuda" else None
+    if gpu is not None:
+        os.environ["CUDA_VISIBLE_DEVICES"] = gpu.uuid  # numbers change with what a container or a mask shows
     os.environ["SPECGEN_LABELS"] = ",".join(labels(device, gpu))
     presence = Presence(get_settings(), device, gpu, watchdog_s=seconds("SPECGEN_WATCHDOG_S", AFTER_S))
     health = Health(

@@ -19,7 +19,7 @@ import torch
 from specgen.evaluation import integrity, processes
 from specgen.evaluation.ceilings import Ceilings
 from specgen.evaluation.counters import LIMIT_S, Counted, Subject, collect
-from specgen.evaluation.floors import needed_flops
+from specgen.evaluation.floors import floor, needed_flops
 from specgen.evaluation.peer import Peer
 from specgen.evaluation.reference import Reference
 from specgen.evaluation.rounds import Outcome, aliases, try_once
@@ -205,6 +205,8 @@ class Assessment:
         integrity.check_alone(self.peer, self.bench.spec.sandbox == "bubblewrap")
         integrity.check_window(window)
         mean_ms = summary(window.candidate_ms).mean_ms
+        least = floor(work.moved_bytes, needed_work, gb_s, peak or 1.0)
+        self.notes["floor_ms"] = f"{least.ms:.4g} ({least.bound})"
         if mean_ms < integrity.floor_ms(work.moved_bytes, gb_s, self.backend):
             needed = needed_bytes(reference, trials[0], work)
             integrity.check_floor(mean_ms, needed, ceilings.gb_s(needed), self.backend)

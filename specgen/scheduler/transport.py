@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from queue import Empty
 from threading import RLock
 from time import monotonic, sleep
@@ -29,6 +30,7 @@ from kombu.transport import TRANSPORT_ALIASES, virtual
 from kombu.transport import redis as stock
 from kombu.utils.encoding import bytes_to_str
 from kombu.utils.json import dumps, loads
+from redis.commands.core import Script
 
 from specgen.crash_points import crash_point
 from specgen.errors import SettingsError
@@ -40,7 +42,6 @@ from specgen.scheduler.keys import (
     PRIORITY_HEADER,
     SCOPE_HEADER,
     TICKET_QUEUES,
-    VALIDATE,
     WAIT_BOUNDS_S,
     WAIT_HEADER,
     Keys,
@@ -56,6 +57,12 @@ OWN_CONNECTIONS = 1024
 SETTLE_S = 1.0  # between two attempts at an acknowledgement that Redis did not take
 REFUSED_S = 1.0  # between two attempts at a pop that Redis refuses (its disk or its memory is full)
 BOUNDS = " ".join(f"{bound:g}" for bound in WAIT_BOUNDS_S)
+
+
+@cache
+def registered(name: str) -> Script:
+    """A script with its hash, made once; on a server that does not know it yet it is sent whole."""
+    return redis.Redis().register_script(script(name))
 
 
 class QoS(stock.QoS):
@@ -177,13 +184,14 @@ class Channel(stock.Channel):
         self._look = True  # pop before blocking: something may have come while nobody listened
         self._awaiting = "BRPOP"
         self._client_id: int | None = None
+        self._publishing: Any = None
         self._known_socket: Any = None
         super().__init__(connection, **kwargs)
         self.keys = Keys(self.specgen_prefix, self.specgen_order)
 
     def run(self, name: str, client: Any, *args: Any) -> Any:
         """Run a script."""
-        return client.register_script(script(name))(args=self.keys.args(*args), client=client)
+        return registered(name)(args=self.keys.args(*args), client=client)
 
     # -------------------------------------------------------------------------------------------- enqueue
 
@@ -204,16 +212,21 @@ class Channel(stock.Channel):
         label = headers.get(LABEL_HEADER) or "cpu" if queue in DEVICE_QUEUES else ""
         tag, task = message["properties"]["delivery_tag"], headers.get("id") or ""
         args = queue, tag, dumps(message), scope, main, task, label, int(headers.get(PRIORITY_HEADER) or 0)
-        with self.conn_or_acquire() as client:
-            try:
-                length = self.run("put", client, *args)
-            except redis.ResponseError as exc:
-                if is_away(exc):  # it refuses writes: for the publisher the same as one that cannot be reached
-                    raise redis.ConnectionError(str(exc)) from exc
-                raise
+        try:
+            length = self.run("put", self._publisher(), *args)
+        except redis.ResponseError as exc:
+            if is_away(exc):  # it refuses writes: for the publisher the same as one that cannot be reached
+                raise redis.ConnectionError(str(exc)) from exc
+            raise
         crash_point("put.stored")
         if length < 0:
             raise ScopeClosed(f"scope {scope} is closed")
+
+    def _publisher(self) -> Any:
+        """One client for each pool of connections: kombu's own are made anew for every message."""
+        if self._publishing is None or self._publishing.connection_pool is not self.pool:
+            self._publishing = self.Client(connection_pool=self.pool)
+        return self._publishing
 
     def restore_ticket(self, tag: str, delivery: str, client: Any, *, unstarted: bool = False) -> int:
         """Put a leased ticket back at its own place: 1, or 0 where there was nothing to do, -1 for no ticket.
@@ -353,7 +366,7 @@ class Channel(stock.Channel):
         if queue not in TICKET_QUEUES:
             return int(super()._size(queue))
         with self.conn_or_acquire() as client:
-            return int(client.zcard(queue) if queue == VALIDATE else client.llen(queue))
+            return int(client.zcard(queue))
 
     def _purge(self, queue: str) -> int:
         if queue not in TICKET_QUEUES:

@@ -46,6 +46,8 @@ def get_init_inputs():
 def test_a_floor_is_the_larger_part(nbytes: float, flops: float, gb_s: float, gflop_s: float) -> None:
     found = floor(nbytes, flops, gb_s, gflop_s)
     assert found.ms >= 0
+    if 0 < found.ms < 1e-300:
+        return  # subnormal numbers round
     assert found.ms == (found.arithmetic_ms if found.bound == "arithmetic" else found.memory_ms)
     assert math.isclose(floor(2 * nbytes, 2 * flops, gb_s, gflop_s).ms, 2 * found.ms)
     assert math.isclose(floor(nbytes, flops, 2 * gb_s, 2 * gflop_s).ms, found.ms / 2)

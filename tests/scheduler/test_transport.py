@@ -171,7 +171,7 @@ def test_a_device_serves_only_its_labels(connect, redis_client):
         put(h200, "profile", label, label=label, scope=f"{label}/1")
     assert sorted(drain(a100, "profile")) == ["a100", "cuda"]
     assert drain(h200, "profile") == ["h200"]
-    assert redis_client.llen("profile") == 1
+    assert redis_client.zcard("profile") == 1
 
 
 def test_who_lost_its_lease_can_neither_acknowledge_nor_renew_nor_give_back(connect, redis_client):
@@ -200,9 +200,9 @@ def test_an_acknowledgement_after_the_lease_ran_out_takes_it_off_the_queue(conne
     message = get(connection, "profile")
     time.sleep(0.2)
     connection.default_channel.qos.restore_visible()
-    assert redis_client.llen("profile") == 1
+    assert redis_client.zcard("profile") == 1
     message.ack()
-    assert redis_client.llen("profile") == 0
+    assert redis_client.zcard("profile") == 0
     assert redis_client.keys("specgen:message:*") == []
     assert redis_client.hgetall("specgen:lengths") == {"profile:cpu": "0"}
 
@@ -444,7 +444,7 @@ def test_other_queues_are_first_in_first_out(connect, redis_client, queue):
     connection = connect()
     for i in range(3):
         put(connection, queue, str(i))
-    assert redis_client.llen(queue) == 3
+    assert (redis_client.zcard if queue == "iterations" else redis_client.llen)(queue) == 3
     assert QUEUES[queue](connection.default_channel).queue_declare(passive=True).message_count == 3
     if queue == "iterations":
         get(connection, queue).requeue()  # kombu's own put it at the back

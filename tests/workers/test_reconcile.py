@@ -44,9 +44,9 @@ def test_only_jobs_that_nobody_has_and_no_message_moves_are_sent(client: Client,
     token = store.acquire_lease(lapsed, "worker", 0.0)
     store.set_state(lapsed, JobState.RUNNING, "", token)
     store.set_state(done, JobState.STOPPED, "by the user")
-    assert redis_client.llen("iterations") == 1
+    assert redis_client.zcard("iterations") == 1
     assert set(look(client, redis_client)) == {lost, lapsed}
-    assert redis_client.llen("iterations") == 3
+    assert redis_client.zcard("iterations") == 3
     assert look(client, redis_client) == []  # now they wait
     assert queued not in {lost, lapsed}
 
@@ -58,11 +58,11 @@ def test_a_task_that_a_worker_holds_is_not_sent_again(client: Client, redis_clie
     keys, index = Keys("specgen"), "unacked_index"
     taken = redis_client.eval(script("grab"), 0, *keys.args(index, "", "-", "1", "iterations"))
     assert taken
-    assert redis_client.llen("iterations") == 0
+    assert redis_client.zcard("iterations") == 0
     assert look(client, redis_client) == []
     redis_client.flushall()
     assert look(client, redis_client) == [job]
-    assert redis_client.llen("iterations") == 1
+    assert redis_client.zcard("iterations") == 1
 
 
 def test_a_job_is_given_a_minute(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:

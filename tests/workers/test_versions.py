@@ -109,3 +109,13 @@ def test_a_device_worker_of_another_version_does_not_start(start, redis_client) 
     assert redis_client.zrange("specgen:members", 0, -1) == ["scheduler"]
     assert not redis_client.keys("specgen:held:*")
     assert not redis_client.exists(KEYS.devices)
+
+
+def test_queues_of_a_version_that_kept_lists_are_forgotten(redis_url, redis_client):
+    """What waited there is in the database, and comes again from there."""
+    redis_client.lpush("profile", "old-tag")
+    redis_client.hset("specgen:message:old-tag", mapping={"queue": "profile", "arrival": 1})
+    redis_client.zadd("unacked_index", {"old-tag": 1.0})
+    Membership(redis_client, Keys(), "someone", "device").join()
+    assert redis_client.keys("specgen:message:*") == []
+    assert redis_client.exists("profile", "unacked_index") == 0

@@ -14,7 +14,20 @@ if not mine then
     if other ~= name and about and cjson.decode(about).version ~= version then return { other, about } end
   end
 end
+-- 0.1 kept some queues as lists; nobody of it lives any more. What waited there is in the database: jobs and requests
+-- without an outcome are enqueued again.
+local function forget_old_queues()
+  local old = false
+  for _, queue in ipairs({ 'profile', 'iterations' }) do old = old or redis.call('TYPE', queue).ok == 'list' end
+  if not old then return end
+  redis.call('DEL', 'validate', 'profile', 'iterations', 'unacked_index', 'unacked', P .. ':busy')
+  for _, kind in ipairs({ 'message', 'tag', 'scope', 'bell', 'start' }) do
+    for _, key in ipairs(redis.call('KEYS', P .. ':' .. kind .. ':*')) do redis.call('DEL', key) end
+  end
+end
+
 if name ~= '' then
+  forget_old_queues()
   redis.call('ZADD', members, string.format('%.6f', now), name)
   redis.call('HSET', infos, name, info)
 end

@@ -2,8 +2,8 @@
 -- Queues hold tickets (delivery tags); a message lives in <prefix>:message:<tag> from its put until its
 -- acknowledgement. Keys are computed here, so one server holds them all (no Redis Cluster).
 --
--- The key named as its queue holds every waiting ticket: `validate` a sorted set by score, the others lists, newest at
--- the head. Who is served next is read from lanes: one lane for each label, priority, kind (main or fork) and, under
+-- The key named as its queue is a sorted set of every waiting ticket: in `validate` the highest score goes first (last
+-- arrival), in the others the lowest (first arrival). Who is served next is read from lanes: one lane for each label, priority, kind (main or fork) and, under
 -- fair_laf, job. A lane orders its tickets by arrival, the index of lanes orders lanes by their rank.
 local P, ORDER = ARGV[1], ARGV[2]
 local DEVICE_TTL_S = 6 -- three missed heartbeats; the only device of a role is missed for so long
@@ -37,7 +37,7 @@ local function job_of(scope) return string.match(scope, '^(.*)/[^/]*$') or scope
 -- Waiting tickets of a queue, of one label or (label nil) of all.
 local function length(queue, label)
   if label then return tonumber(redis.call('HGET', P .. ':lengths', queue .. ':' .. label) or 0) end
-  return redis.call(queue == 'validate' and 'ZCARD' or 'LLEN', queue)
+  return redis.call('ZCARD', queue)
 end
 
 -- ---------------------------------------------------------------------------------------------------------- order
@@ -68,14 +68,10 @@ local function peak_since(queue, label, moment)
 end
 
 -- Puts a ticket at its own place, new or restored, and rings the bell for one waiting worker.
-local function insert(tag, fresh)
+local function insert(tag)
   local it = redis.call('HMGET', message_key(tag), 'queue', 'label', 'lane', 'turn', 'base', 'arrival', 'score')
   local queue, label, lane, turn, base, arrival = it[1], it[2], it[3], it[4], tonumber(it[5]), it[6]
-  if queue == 'validate' then
-    redis.call('ZADD', queue, it[7], tag)
-  else
-    redis.call(fresh and 'LPUSH' or 'RPUSH', queue, tag)
-  end
+  redis.call('ZADD', queue, it[7], tag)
   redis.call('ZADD', lane_key(queue, label, lane), arrival, tag)
   local served = turn ~= '' and redis.call('ZSCORE', P .. ':turns:' .. queue, turn) or 0
   redis.call('ZADD', lanes_key(queue, label), exact(base + tonumber(served or 0)), lane)
@@ -90,7 +86,7 @@ local function take(tag)
   local it = redis.call('HMGET', message_key(tag), 'queue', 'label', 'lane')
   local queue, label, lane = it[1], it[2], it[3]
   if not queue or redis.call('ZREM', lane_key(queue, label, lane), tag) == 0 then return false end
-  if queue == 'validate' then redis.call('ZREM', queue, tag) else redis.call('LREM', queue, -1, tag) end
+  redis.call('ZREM', queue, tag)
   if redis.call('EXISTS', lane_key(queue, label, lane)) == 0 then redis.call('ZREM', lanes_key(queue, label), lane) end
   local n = redis.call('HINCRBY', P .. ':lengths', queue .. ':' .. label, -1)
   if n == 0 then redis.call('DEL', bell_key(queue, label)) else redis.call('LTRIM', bell_key(queue, label), 0, n - 1) end
@@ -199,7 +195,7 @@ local function give_back(worker, index)
       if is_closed(it[2]) then
         forget(tag)
       else
-        insert(tag, false)
+        insert(tag)
         restored = restored + 1
       end
     end

@@ -1,6 +1,6 @@
 -- Empty a queue. ARGV 3: queue. Returns how many messages went.
 local queue = ARGV[3]
-local tags = redis.call(queue == 'validate' and 'ZRANGE' or 'LRANGE', queue, 0, -1)
+local tags = redis.call('ZRANGE', queue, 0, -1)
 for _, tag in ipairs(tags) do
   take(tag)
   forget(tag)

@@ -12,7 +12,7 @@ local arrival = redis.call('INCR', P .. ':sequence')
 local lane, turn, base = lane_of(scope, main, priority)
 redis.call('HSET', message_key(tag), 'payload', payload, 'queue', queue, 'label', label, 'scope', scope, 'task', task,
   'lane', lane, 'turn', turn, 'base', exact(base), 'priority', priority, 'arrival', arrival,
-  'score', exact(-base + FORK_STEP + arrival), 'at', string.format('%.6f', now_s()), 'deliveries', 0)
+  'score', exact(queue == 'validate' and -base + FORK_STEP + arrival or base + arrival), 'at', string.format('%.6f', now_s()), 'deliveries', 0)
 if scope ~= '' then redis.call('SADD', scope_key(scope), tag) end
 count('enqueued:' .. queue, 1)
-return insert(tag, true)
+return insert(tag)

@@ -13,5 +13,5 @@ if is_closed(it[1]) then
   return 0
 end
 if ARGV[5] == '1' then redis.call('HINCRBY', message_key(tag), 'deliveries', -1) else count('restored', 1) end
-insert(tag, false)
+insert(tag)
 return 1
