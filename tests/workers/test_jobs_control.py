@@ -123,7 +123,7 @@ def test_a_priority_reaches_requests_and_tasks_from_then_on(world: World) -> Non
     assert world.run(job, change).startswith("stopped")
     world.redis.delete("iterations")
     world.client.resume(job)
-    tag = world.redis.lrange("iterations", 0, 0)[0]
+    tag = world.redis.zrange("iterations", 0, 0)[0]
     assert world.redis.hget(f"specgen:message:{tag}", "priority") == "7"
     assert world.redis.exists(iteration_key("specgen", job))  # its task waits: reconciliation lets it be
 
