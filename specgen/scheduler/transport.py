@@ -223,7 +223,13 @@ class Channel(stock.Channel):
             raise ScopeClosed(f"scope {scope} is closed")
 
     def _publisher(self) -> Any:
-        """One client for each pool of connections: kombu's own are made anew for every message."""
+        """One client for each pool of connections: kombu's own are made anew for every message.
+
+        Raises redis.ConnectionError where the channel was closed meanwhile (Redis went away under another message):
+        the publisher then comes again on a new one.
+        """
+        if self.connection is None:
+            raise redis.ConnectionError("the channel is closed")
         if self._publishing is None or self._publishing.connection_pool is not self.pool:
             self._publishing = self.Client(connection_pool=self.pool)
         return self._publishing

@@ -259,6 +259,14 @@ def test_a_redis_that_refuses_writes_is_waited_for(connect, redis_client, monkey
     assert listener.got[0][0] == "y"
 
 
+def test_a_channel_that_was_closed_meanwhile_is_a_lost_connection(connect):
+    """Once it failed a job: the publisher must come again on a new channel, not end with our own error."""
+    channel = connect().default_channel
+    channel.close()
+    with pytest.raises(redis.ConnectionError, match="closed"):
+        channel._put("iterations", {"headers": {}, "properties": {"delivery_tag": "t"}})
+
+
 def test_a_redis_without_memory_takes_nothing_new_and_gives_what_it_has(connect, redis_client):
     connection = connect()
     put(connection, "validate", "x")
