@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from specgen.evaluation import ncu, profiled, sandbox, seccomp
-from specgen.evaluation.processes import descendants, kill, rss_bytes
+from specgen.evaluation.processes import descendants, kill_all, rss_bytes
 from specgen.evaluation.supervisor import CellSpec
 from specgen.evaluation.tensors import Parcel
 from specgen.evaluation.wire import close_all, memory_file_of
@@ -235,9 +235,8 @@ def _text(fd: int) -> str:
 
 
 def _kill_all(process: subprocess.Popen[bytes]) -> None:
-    """The whole tree and the process group, then reap."""
-    for pid in descendants(process.pid):
-        kill(pid)
+    """The whole tree and the process group, then reap. Nothing of it runs any more when this returns."""
+    kill_all(process.pid)
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()

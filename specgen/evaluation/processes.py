@@ -93,3 +93,27 @@ def kill(pid: int, number: int = signal.SIGKILL) -> None:
     """Send a signal; a process that is gone is not an error."""
     with contextlib.suppress(ProcessLookupError):
         os.kill(pid, number)
+
+
+def kill_all(root: int, within_s: float = 5.0) -> bool:
+    """Kill everything below ``root``, then ``root``; returns, once none of them runs any more, whether that came true.
+
+    SIGKILL only asks: a process ends some time after the call, and the first one of a pid namespace after all others.
+    What is left may be zombies: reaping is their parents' business.
+    """
+    deadline = time.monotonic() + within_s
+    found = descendants(root)
+    for pid in (*found, root):
+        kill(pid)
+    while time.monotonic() < deadline:
+        if not any(map(running, (*found, root))):
+            return True
+        time.sleep(0.002)
+    return False
+
+
+def running(pid: int) -> bool:
+    """Whether a process exists and is not a zombie."""
+    with contextlib.suppress(OSError, IndexError):
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] not in "ZX"
+    return False
