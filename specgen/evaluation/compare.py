@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from specgen.evaluation.mismatch import describe
 from specgen.evaluation.tensors import dtype_name, leaves
 from specgen.types import Status
 
@@ -122,17 +123,5 @@ def _tensor(got: torch.Tensor, want: torch.Tensor, tolerance: float, scaled: boo
 
 
 def _values(got: torch.Tensor, want: torch.Tensor, bad: torch.Tensor, where: str, kind: str) -> Difference:
-    count = int(bad.sum())
-    first = bad.reshape(-1).int().argmax()
-    index = [int(part) for part in torch.unravel_index(first, bad.shape)] if bad.dim() else []
-    at = tuple(index)
-    lines = [
-        f"{where}: {count} of {bad.numel()} elements ({100 * count / bad.numel():.3g} %) are not {kind}",
-        f"first at {list(index)}: expected {want[at].item():.8g}, got {got[at].item():.8g}",
-    ]
-    if want.is_floating_point():
-        error = max(
-            float((a.double() - b.double()).abs().nan_to_num(nan=float("inf")).max()) for a, b in pieces(got, want)
-        )
-        lines.append(f"largest absolute error {error:.6g}, output's root mean square {scale(want):.6g}")
-    return Difference(Status.WRONG_VALUE, "\n".join(lines))
+    rms = scale(want) if want.is_floating_point() else 0.0
+    return Difference(Status.WRONG_VALUE, describe(got, want, bad, where, kind, rms))
