@@ -33,7 +33,15 @@ def report(error: SpecGenError) -> int:
 
 def main() -> None:
     """Entry point of the console script."""
-    from specgen.cli import evaluate, history, operate, pool, problems, run  # noqa: F401  each adds its commands to `app`
+    from specgen.cli import (  # noqa: F401  each adds its commands to `app`
+        evaluate,
+        history,
+        model,
+        operate,
+        pool,
+        problems,
+        run,
+    )
 
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(line_buffering=True)  # progress through a pipe, line by line

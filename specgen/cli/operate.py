@@ -1,4 +1,4 @@
-"""Commands that run the system: up, worker, model serve, migrate, dashboard, metrics."""
+"""Commands that run the system: up, worker, migrate, dashboard, metrics."""
 
 from __future__ import annotations
 
@@ -18,12 +18,10 @@ from specgen.settings import Settings
 from specgen.store import migrate as migrate_database
 
 worker = typer.Typer(no_args_is_help=True, help="Run one worker process of the distributed system.")
-model = typer.Typer(no_args_is_help=True, help="The project's own model server.")
 app.add_typer(worker, name="worker")
-app.add_typer(model, name="model")
 
 
-def _become(*arguments: str) -> None:
+def become(*arguments: str) -> None:
     """Replace this process: signals and exit codes are the worker's own."""
     os.execv(sys.executable, [sys.executable, "-m", *arguments])
 
@@ -84,27 +82,19 @@ def worker_device(
     """One device: validates and profiles, alone on it."""
     if (gpu < 0) == (not device):
         raise SettingsError("a device worker needs --gpu N or --device NAME, one of them", "such as --device cpu:0")
-    _become("workers.device", *(["--gpu", str(gpu)] if gpu >= 0 else ["--device", device]))
+    become("workers.device", *(["--gpu", str(gpu)] if gpu >= 0 else ["--device", device]))
 
 
 @worker.command("iterations")
 def worker_iterations(concurrency: Annotated[int, typer.Option(help="iterations at a time")] = 64) -> None:
     """Iterations of jobs: SpecController. Needs the database and the LLM profiles."""
-    _become(*iteration_worker(concurrency))
+    become(*iteration_worker(concurrency))
 
 
 @worker.command("scheduler")
 def worker_scheduler() -> None:
     """ElasticScheduler; a second one waits as a standby."""
-    _become("workers.scheduler")
-
-
-@model.command(
-    "serve", context_settings={"allow_extra_args": True, "ignore_unknown_options": True}, add_help_option=False
-)
-def model_serve(context: typer.Context) -> None:
-    """An OpenAI-compatible server with the synthetic source (`--help` lists its options)."""
-    _become("specgen.llm.server", *context.args)
+    become("workers.scheduler")
 
 
 @app.command()
@@ -119,7 +109,7 @@ def dashboard(
     os.environ |= {"FLOWER_ADDRESS": address, "FLOWER_PORT": str(port)}
     if basic_auth:
         os.environ["FLOWER_BASIC_AUTH"] = basic_auth
-    _become("workers.dashboard")
+    become("workers.dashboard")
 
 
 @app.command()
@@ -130,7 +120,7 @@ def metrics(
 ) -> None:
     """Prometheus metrics of queues and devices, at /metrics."""
     configure(home, "")
-    _become("workers.metrics", "--address", address, "--port", str(port))
+    become("workers.metrics", "--address", address, "--port", str(port))
 
 
 @app.command()

@@ -10,19 +10,13 @@ It is not an inference engine, and it is not hardened for the open network: it b
 from __future__ import annotations
 
 import argparse
-import asyncio
-import contextlib
 import json
 import logging
-import os
 import secrets
-import socket
 import time
-from collections.abc import AsyncIterator, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-import uvicorn
 from pydantic import ValidationError
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -30,10 +24,12 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from specgen.errors import EnvironmentLacking
+from specgen.errors import SpecGenError
+from specgen.llm.hosting import serve_until_signal
+from specgen.llm.replay import RecordedSource
 from specgen.llm.server_books import Ledger, PrefixCache, SequenceWriter
 from specgen.llm.server_stream import Choice, CompletionResponse, Exchange, Pace, limit
-from specgen.llm.server_types import ChatBody, Source, count_tokens
+from specgen.llm.server_types import ChatBody, NoAnswer, Source, count_tokens
 from specgen.llm.synthetic import Rates, SyntheticSource
 
 log = logging.getLogger(__name__)
@@ -132,7 +128,11 @@ class _Api:
         choices = []
         for index in range(body.n):
             chat = body.chat(seed + index * CHOICE_STRIDE)
-            pieces, reason = limit(self.source.answer(chat), body.limit, body.stops)
+            try:
+                answer = self.source.answer(chat)
+            except NoAnswer as exc:
+                raise _Refused(404, str(exc), "not_recorded") from exc
+            pieces, reason = limit(answer, body.limit, body.stops)
             writer = SequenceWriter(self.cache)
             writer.add(prefill)
             choices.append(Choice(index, chat, pieces, reason, writer if chat.thinking and not chat.fork else None))
@@ -200,93 +200,6 @@ def create_app(source: Source, config: ServerConfig | None = None) -> Starlette:
     return app
 
 
-# ------------------------------------------------------------------------------------------------ running it
-
-
-class _Server(uvicorn.Server):
-    """uvicorn that says where it listens once it does."""
-
-    def __init__(self, config: uvicorn.Config, base_url: str, port_file: Path | None, *, embedded: bool) -> None:
-        super().__init__(config)
-        self._base_url = base_url
-        self._port_file = port_file
-        self._embedded = embedded
-
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        """Signals stay the embedding program's, where there is one."""
-        if self._embedded:
-            yield
-        else:
-            with super().capture_signals():
-                yield
-
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Start, then write the port file: whoever waits for it can connect at once."""
-        await super().startup(sockets)
-        if self._port_file is not None and self.started:
-            await asyncio.to_thread(_write_atomically, self._port_file, self._base_url + "\n")
-
-
-def _write_atomically(path: Path, text: str) -> None:
-    partial = path.with_name(f".{path.name}.{os.getpid()}")
-    partial.write_text(text)
-    partial.replace(path)
-
-
-def _bind(host: str, port: int) -> socket.socket:
-    try:
-        return socket.create_server((host, port), backlog=1024)
-    except OSError as exc:
-        raise EnvironmentLacking(
-            f"cannot listen on {host}:{port}: {exc.strerror}", "--port 0 picks a free one"
-        ) from exc
-
-
-def _server(app: Starlette, listener: socket.socket, port_file: Path | None, *, embedded: bool = False) -> _Server:
-    host, port = listener.getsockname()[:2]
-    config = uvicorn.Config(app, log_level="warning", access_log=False, timeout_graceful_shutdown=1, lifespan="off")
-    return _Server(config, f"http://{host}:{port}/v1", port_file, embedded=embedded)
-
-
-@contextlib.asynccontextmanager
-async def running(app: Starlette, host: str = "127.0.0.1", port: int = 0) -> AsyncIterator[str]:
-    """The server within this event loop, for programs and tests that embed it; gives the base URL (with ``/v1``)."""
-    with _bind(host, port) as listener:
-        server = _server(app, listener, None, embedded=True)
-        task = asyncio.create_task(server.serve(sockets=[listener]))
-        try:
-            while not server.started:
-                if task.done():
-                    await task
-                await asyncio.sleep(0.005)
-            yield f"http://{host}:{listener.getsockname()[1]}/v1"
-        finally:
-            server.should_exit = True
-            await task
-
-
-def serve(
-    host: str = "127.0.0.1",
-    port: int = 0,
-    *,
-    speed: float = 1.0,
-    seed: int = 0,
-    chunk_ms: float = 20.0,
-    port_file: Path | None = None,
-    config: ServerConfig | None = None,
-    rates: Rates | None = None,
-) -> None:
-    """Serve the synthetic source until SIGINT or SIGTERM. ``port`` 0 picks a free one.
-
-    ``port_file`` receives the base URL (with ``/v1``) once the server accepts connections. ``config`` overrides
-    ``speed`` and ``chunk_ms``. Raises EnvironmentLacking if the address cannot be bound.
-    """
-    app = create_app(SyntheticSource(seed=seed, rates=rates), config or ServerConfig(speed=speed, chunk_ms=chunk_ms))
-    with _bind(host, port) as listener:
-        _server(app, listener, port_file).run(sockets=[listener])
-
-
 def main(argv: list[str] | None = None) -> None:
     """``python -m specgen.llm.server``."""
     parser = argparse.ArgumentParser(prog="specgen.llm.server", description="The synthetic model server.")
@@ -301,18 +214,28 @@ def main(argv: list[str] | None = None) -> None:
     add("--success", type=float, default=1.0, help="scales the odds of a kernel that works (1: the paper's)")
     add("--chunk-ms", type=float, default=ServerConfig.chunk_ms)
     add("--api-key", default="", help="demand this key")
+    add("--recordings", type=Path, help="answer with recorded streams (`specgen model record`) of this folder")
+    add("--exact", action="store_true", help="of them, only one of the very same conversation and prefix")
     options = parser.parse_args(argv)
     try:
-        config = ServerConfig(
-            speed=options.speed, tokens_per_s=options.tokens_per_s, chunk_ms=options.chunk_ms, api_key=options.api_key
-        )
-        rates = Rates(trace_tokens_mean=options.trace_tokens, success=options.success)
+        app = _chosen(options)
+        serve_until_signal(app, options.host, options.port, options.port_file)
     except ValueError as exc:
         parser.error(str(exc))
-    try:
-        serve(options.host, options.port, seed=options.seed, port_file=options.port_file, config=config, rates=rates)
-    except EnvironmentLacking as exc:
-        parser.error(f"{exc.message} ({exc.hint})")
+    except SpecGenError as exc:
+        parser.error(f"{exc.message} ({exc.hint})" if exc.hint else exc.message)
+
+
+def _chosen(options: argparse.Namespace) -> Starlette:
+    """The application that the command line asks for. A recording has its own times of reading the prompt."""
+    config = ServerConfig(
+        speed=options.speed, tokens_per_s=options.tokens_per_s, chunk_ms=options.chunk_ms, api_key=options.api_key
+    )
+    if options.recordings is not None:
+        source = RecordedSource.load(options.recordings, exact=options.exact)
+        return create_app(source, replace(config, prefill_tokens_per_s=float("inf")))
+    rates = Rates(trace_tokens_mean=options.trace_tokens, success=options.success)
+    return create_app(SyntheticSource(seed=options.seed, rates=rates), config)
 
 
 if __name__ == "__main__":

@@ -60,15 +60,23 @@ def limit(pieces: Sequence[Piece], max_tokens: int | None, stops: Sequence[str])
             return [*kept, Piece(piece.kind, cut, piece.seconds)], "length"
         tokens_left -= count_tokens(text)
         kept.append(Piece(piece.kind, text, piece.seconds))
+        if piece.cut:
+            return kept, "length"
     return kept, "stop"
 
 
 async def play(pieces: Sequence[Piece], pace: Pace, emit: Emit) -> None:
-    """Emit the pieces in chunks of whole tokens, each when it is due."""
+    """Emit the pieces in chunks of whole tokens, each when it is due; a recorded one whole, when it had arrived."""
     clock = asyncio.get_running_loop().time
     start = clock()
     for piece in pieces:
         total, duration, sent = count_tokens(piece.text), pace.seconds(piece), 0
+        if piece.seconds is not None:
+            start += duration
+            await asyncio.sleep(max(start - clock(), 0))
+            if piece.text:
+                await emit(piece.kind, piece.text)
+            continue
         while sent < total:
             next_token = start + duration * (sent + 1) / total
             await asyncio.sleep(max(min(pace.chunk_s, start + duration - clock()), next_token - clock(), 0))

@@ -24,11 +24,17 @@ def count_tokens(text: str) -> int:
 
 @dataclass(frozen=True)
 class Piece:
-    """A stretch of an answer. ``seconds`` is how long it took when it was recorded; ``None``: by the token rate."""
+    """A stretch of an answer. ``seconds`` after the one before it arrived when it was recorded; ``None``: by the rate.
+    ``cut``: the answer ends here, but the model had not ended it."""
 
     kind: Literal["reasoning", "content"]
     text: str
     seconds: float | None = None
+    cut: bool = False
+
+
+class NoAnswer(LookupError):
+    """A source has nothing to say to a request."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +75,8 @@ class Source(Protocol):
     model_id: str
 
     def answer(self, chat: Chat) -> list[Piece]:
-        """The whole answer; the same for the same ``chat``. Reasoning pieces come before content pieces."""
+        """The whole answer; the same for the same ``chat``. Reasoning pieces come before content pieces. Raises
+        NoAnswer."""
 
 
 # ------------------------------------------------------------------------------------------------ the wire

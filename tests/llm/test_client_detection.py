@@ -11,7 +11,8 @@ from pydantic import SecretStr
 
 from specgen.errors import ModelAccessError, SpecGenError
 from specgen.llm import Capabilities, OpenAICompatible, connect, detect
-from specgen.llm.server import ServerConfig, create_app, running
+from specgen.llm.hosting import running
+from specgen.llm.server import ServerConfig, create_app
 from specgen.llm.synthetic import Rates, SyntheticSource
 from specgen.settings import ModelProfile
 from specgen.types import Prompt

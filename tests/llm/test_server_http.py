@@ -11,7 +11,8 @@ from typing import Any
 import httpx2
 import openai
 
-from specgen.llm.server import ServerConfig, create_app, running
+from specgen.llm.hosting import running
+from specgen.llm.server import ServerConfig, create_app
 from specgen.llm.server_types import Chat, Piece, count_tokens
 from specgen.llm.synthetic import MODEL_ID, Rates, SyntheticSource
 from tests.llm.material import fork_messages, messages

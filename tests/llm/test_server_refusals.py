@@ -19,7 +19,8 @@ from hypothesis import strategies as st
 from starlette.testclient import TestClient
 
 from specgen.errors import EnvironmentLacking
-from specgen.llm.server import ServerConfig, create_app, running, serve
+from specgen.llm.hosting import running, serve_until_signal
+from specgen.llm.server import ServerConfig, create_app
 from specgen.llm.synthetic import MODEL_ID, Rates, SyntheticSource
 from tests.llm.material import messages
 
@@ -132,7 +133,7 @@ def test_a_taken_port_is_one_line_for_the_user() -> None:
         async with running(create_app(SOURCE, CONFIG)) as url:
             port = int(url.removesuffix("/v1").rsplit(":", 1)[1])
             with pytest.raises(EnvironmentLacking, match=str(port)):
-                serve(port=port)
+                serve_until_signal(create_app(SOURCE, CONFIG), "127.0.0.1", port)
 
     asyncio.run(talk())
 
