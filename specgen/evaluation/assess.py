@@ -7,16 +7,18 @@ times 10 + 40 (§8.1).
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import statistics
 import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn, TypeVar
 
 import torch
 
-from specgen.evaluation import integrity, processes
+from specgen.evaluation import integrity, processes, stored
 from specgen.evaluation.ceilings import Ceilings
 from specgen.evaluation.counters import LIMIT_S, Counted, Subject, collect
 from specgen.evaluation.floors import floor, needed_flops
@@ -35,6 +37,7 @@ from specgen.types import EvaluationRequest, Phase, Profile, Status
 _CACHE_LIMIT = 32 << 20
 _COUNTERS_OVERTIME_S = 150.0  # beyond the request's budget: counting replays every kernel many times
 _FIRST_CUT = (3, 9)  # warm-ups and runs of a validation's speedup
+T = TypeVar("T")
 
 
 class Assessment:
@@ -43,6 +46,7 @@ class Assessment:
     def __init__(self, bench: Bench, peer: Peer, request: EvaluationRequest) -> None:
         self.bench = bench
         self.peer = peer
+        self.peer.source = request.source
         self.request = request
         self.validating = request.phase is Phase.VALIDATE
         self.backend = bench.spec.backend
@@ -59,7 +63,9 @@ class Assessment:
         """The fields of a valid result."""
         self.peer.deadline = time.monotonic() + self.request.time_budget_s
         marks = [time.monotonic()]
-        reference, trial, work = self._load()
+        if self.backend == "cpu":  # a GPU's runs are not timed by the process's CPU clock
+            self.cost_ms = message_cost_ms(self.peer)
+        reference, trial, work = self._load(self._prepare)
         marks.append(time.monotonic())
         self._construct(reference)
         trials = self._trials(reference, trial)
@@ -75,24 +81,29 @@ class Assessment:
         self.notes |= {f"{name}_s": f"{b - a:.3f}" for name, a, b in zip(names, marks, marks[1:], strict=False)}
         return self._fields(window, work, ceilings, counted)
 
+    def build(self) -> NoReturn:
+        """Only load it, and keep what that built. No verdict: whoever evaluates it loads it again."""
+        self.peer.deadline = time.monotonic() + self.request.time_budget_s
+        self._load(lambda: None)
+        self._store_build()
+        raise Verdict(Status.ABORTED, "stopped after its build, as it was asked to be")
+
     # ------------------------------------------------------------------------------------------------ load
 
-    def _load(self) -> tuple[Reference, Trial, Work]:
+    def _load(self, meanwhile: Callable[[], T]) -> T:
+        """Have the candidate load its file; returns what ``meanwhile`` does."""
         if not any(shutil.which(name) for name in ("c++", "g++", "clang++")):
             raise Verdict(Status.INFRA_ERROR, "no C++ compiler on this machine")
-        if self.backend == "cpu":  # a GPU's runs are not timed by the process's CPU clock
-            self.cost_ms = message_cost_ms(self.peer)
-        stored = self._stored_build()
         fds = [memory_file_of(self.request.source.encode())]
-        if stored.is_file():
-            fds.append(memory_file_of(stored.read_bytes()))
+        if kept := self._kept_build():
+            fds.append(memory_file_of(kept))
         mode = self.bench.spec.build if self.bench.support else "stock"
         budget = self.request.time_budget_s
         try:
             with self.lock.building() as waited:
                 self.peer.deadline += waited
                 self.peer.post("load", fds, mode=mode, support=self.bench.support, timeout_s=0.8 * budget)
-                prepared = self._prepare()
+                prepared = meanwhile()
                 self._note_build(self.peer.answer_to_load(budget, self.lock))
         finally:
             close_all(fds)
@@ -218,10 +229,9 @@ class Assessment:
         """A GPU's hardware counters; None where nobody asked, or there is no such device."""
         if self.validating or self.backend != "cuda":
             return None
-        stored, bench = self._stored_build(), self.bench
-        build = stored.read_bytes() if stored.is_file() else b""
+        bench = self.bench
         subject = Subject(
-            self.request.source, build, reference.init_inputs, trial.inputs, self.request.problem.seed,
+            self.request.source, self._kept_build(), reference.init_inputs, trial.inputs, self.request.problem.seed,
             bench.spec.build if bench.support else "stock", bench.support,
         )  # fmt: skip
         left_s = start + self.request.time_budget_s + _COUNTERS_OVERTIME_S - time.monotonic()
@@ -279,23 +289,25 @@ class Assessment:
 
     # ------------------------------------------------------------------------------------------------ build cache
 
-    def _stored_build(self) -> Path:
-        return Path(self.bench.spec.cache_root) / "candidates" / self.request.candidate_id / "build.tar"
+    @property
+    def _entry(self) -> Path:
+        return stored.entry(Path(self.bench.spec.cache_root), self.request.source)
+
+    def _kept_build(self) -> bytes:
+        """What an earlier sandbox of this candidate built; empty where there is nothing."""
+        with contextlib.suppress(OSError):
+            return self._entry.read_bytes()
+        return b""
 
     def _store_build(self) -> None:
-        """Keep the build products of a valid candidate for its next sandbox; they are only ever unpacked there."""
-        target = self._stored_build()
+        """Keep the build products for this candidate's next sandbox; they are only ever unpacked there."""
         if not self.builds or self.build_route == "cached":
             return
         fd = memory_file(_CACHE_LIMIT, "specgen-build")
         try:
             size = self.peer.ask("pack", 30.0, [fd], limit=_CACHE_LIMIT).get("size")
-            if type(size) is not int or not 0 < size <= _CACHE_LIMIT:
-                return
-            target.parent.mkdir(parents=True, exist_ok=True)
-            draft = target.with_suffix(f".{os.getpid()}")
-            draft.write_bytes(os.pread(fd, size, 0))
-            draft.replace(target)
+            if type(size) is int and 0 < size <= _CACHE_LIMIT:
+                stored.put(self._entry, os.pread(fd, size, 0))
         except OSError as exc:
             self.notes["build_cache"] = f"not stored: {exc}"[:200]
         finally:

@@ -58,6 +58,15 @@ def devices(settings: Settings) -> list[Device]:
     return [Device(name=f"{host}/cpu{core}", backend="cpu", index=core) for core in cores[:wanted]]
 
 
+@dataclass(frozen=True)
+class Ahead:
+    """How a candidate is built ahead of its turn: by which share of this host, and for which CUDA architectures."""
+
+    memory_bytes: int
+    idle: bool = False  # with what other processes leave of the cores
+    arch: str = ""
+
+
 def memory_limit_bytes(share: int) -> int:
     """What one sandbox may hold: 70 % of the machine's memory over its devices, at least 2 GiB."""
     total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
@@ -129,12 +138,18 @@ class Cell:
         self._closed = False
 
     @classmethod
-    def start(cls, device: Device, policy: EvaluationPolicy, cache_root: Path) -> Cell:
-        """Start a cell without waiting for it. Raises InfrastructureError if no process can be started."""
+    def start(cls, device: Device, policy: EvaluationPolicy, cache_root: Path, ahead: Ahead | None = None) -> Cell:
+        """Start a cell without waiting for it. Raises InfrastructureError if no process can be started.
+
+        With ``ahead`` it only loads its candidate, keeps what that built, and answers ``aborted``; ``device`` gives
+        the backend then, and an index that no device has.
+        """
         share = gpus_here() if device.backend == "cuda" else policy.cpu_devices or len(os.sched_getaffinity(0))
         spec = CellSpec(
             device_name=device.name, backend=device.backend, index=device.index, sandbox=policy.sandbox,
-            build=policy.build, cache_root=str(cache_root), memory_bytes=memory_limit_bytes(share),
+            build=policy.build, cache_root=str(cache_root),
+            memory_bytes=ahead.memory_bytes if ahead else memory_limit_bytes(share),
+            only_build=ahead is not None, idle=ahead is not None and ahead.idle, arch=ahead.arch if ahead else "",
         )  # fmt: skip
         cache_root.mkdir(parents=True, exist_ok=True)
         watch_r, watch_w = os.pipe()

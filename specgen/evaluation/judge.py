@@ -50,6 +50,8 @@ def judge(bench: Bench, peer: Peer, request: EvaluationRequest, broken: Verdict 
     try:
         if broken is not None:
             raise broken
+        if bench.spec.only_build:
+            assessment.build()
         fields |= assessment.run()
     except Verdict as verdict:
         fields = {"status": verdict.status, "error": verdict.error, "rule": verdict.rule}

@@ -42,6 +42,7 @@ class Walls:
     info_fd: int | None = None
     tmp_mib: int = 1024
     trees: tuple[Path, ...] = ()  # further directories to see, such as a profiler's
+    device: bool = True  # a GPU's device files are there; not for a build, which would share it with an evaluation
 
 
 @lru_cache(maxsize=1)
@@ -106,7 +107,7 @@ def command(walls: Walls, inner: list[str]) -> list[str]:
     for place in trees:
         args += ["--ro-bind", place, place]
     args += ["--proc", "/proc", "--dev", "/dev"]
-    if walls.backend == "cuda":
+    if walls.backend == "cuda" and walls.device:
         args += _nvidia()
     args += _writable("/dev/shm", 256)
     args += ["--remount-ro", "/dev", "--remount-ro", "/", "--chdir", "/tmp"]
