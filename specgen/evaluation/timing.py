@@ -213,7 +213,7 @@ class TimedRuns:
         self._compare(outputs, expected, slot, number)
 
     def _reference(self, slot: _Slot, seed: int) -> tuple[Any, float]:
-        outputs, spent = self.watch.time(lambda: self.reference.run(slot.shared, seed))
+        outputs, spent = self.reference.timed(slot.shared, seed, self.watch)
         return outputs, spent / 1e6
 
     def _cpu(self) -> float:
