@@ -8,12 +8,14 @@ are taken by the judge's clock. Limits and the loss of root come first, before a
 from __future__ import annotations
 
 import contextlib
+import faulthandler
 import gc
 import importlib
 import json
 import linecache
 import os
 import resource
+import signal
 import socket
 import sys
 import types
@@ -312,12 +314,13 @@ class Harness:
         """A candidate that catches its failed build and goes on with the library has not been compiled."""
         failed = [build for build in self.log.builds if build.error]
         if failed:
-            raise Failure("compile_error", from_compiler(failed[0].error))
+            raise Failure("compile_error", from_compiler(failed[0].error, source=self.source))
 
     def _failure(self, error: BaseException, otherwise: str) -> Failure:
         status = _status_of(error, otherwise)
         text = str(getattr(error, "message", error))
-        shown = from_compiler(text) if status.startswith("compile_") else from_exception(error, self.source)
+        of_compiler = status.startswith("compile_")
+        shown = from_compiler(text, source=self.source) if of_compiler else from_exception(error, self.source)
         return Failure(status, shown)
 
 
@@ -348,6 +351,8 @@ def main(config_text: str) -> None:
     """Entry point: limits first, then torch, then wait for the judge."""
     config: Message = json.loads(config_text)
     restrict(config)
+    faulthandler.enable()  # a crash, or the judge's SIGUSR1 after a hang, leaves the candidate's frames in the log
+    faulthandler.register(signal.SIGUSR1)
     channel = Channel(socket.socket(fileno=int(config["fd"])))
     import torch
 

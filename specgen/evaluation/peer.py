@@ -16,13 +16,15 @@ from pathlib import Path
 from typing import Any
 
 from specgen.evaluation import processes
-from specgen.evaluation.feedback import cap
+from specgen.evaluation.feedback import cap, from_dump
 from specgen.evaluation.supervisor import Bench
 from specgen.evaluation.verdict import HostLock, Verdict, rejected
 from specgen.evaluation.wire import Message, ProtocolError
 from specgen.types import Status
 
 _COMPILERS = ("cc1plus", "c++", "g++", "clang++", "ninja", "nvcc", "cicc", "ptxas", "ld", "as", "collect2", "cudafe++")
+_STEPS = {"load": "importing the file", "construct": "constructing ModelNew", "fetch": "handing over the outputs"}
+_DUMP_BYTES = 6000
 _FAULTS = (signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGABRT, signal.SIGSYS)
 _CLAIMS = frozenset(
     {
@@ -40,6 +42,7 @@ class Peer:
         self.channel = bench.channel
         self.deadline = float("inf")
         self.pid = 0
+        self.source = ""  # the candidate's file, for the lines of a crash
         self._number = 0
         self._asked = ""
 
@@ -119,12 +122,25 @@ class Peer:
     def _silent(self, allowed_s: float) -> Verdict:
         if self._asked == "load" and any(_name(pid) in _COMPILERS for pid in processes.descendants(self.pid)):
             return Verdict(Status.COMPILE_TIMEOUT, f"the build did not end within {allowed_s:.0f} s")
-        where = {"load": "importing the file", "construct": "constructing ModelNew"}.get(self._asked, "forward")
-        return Verdict(Status.HANG, f"{where} did not end within {allowed_s:.1f} s")
+        return Verdict(Status.HANG, f"{self._step} did not end within {allowed_s:.1f} s\n{self._stack()}".strip())
+
+    @property
+    def _step(self) -> str:
+        return _STEPS.get(self._asked, "forward")
+
+    def _stack(self) -> str:
+        """Where the process is now: its harness prints its frames on SIGUSR1, if the candidate left it that."""
+        before = os.fstat(self.bench.log_fd).st_size
+        processes.kill(self.pid, signal.SIGUSR1)
+        end = time.monotonic() + 1.0
+        while os.fstat(self.bench.log_fd).st_size == before and time.monotonic() < end:
+            time.sleep(0.02)
+        time.sleep(0.02)  # the rest of the dump
+        return from_dump(self.log_tail(_DUMP_BYTES), self.source, 1500)
 
     def _died(self) -> Verdict:
         code, memory = self._exit()
-        tail = self.log_tail(1500)
+        tail = from_dump(self.log_tail(_DUMP_BYTES), self.source, 1500)
         if memory:
             limit = self.bench.spec.memory_bytes / (1 << 30)
             return Verdict(Status.OUT_OF_MEMORY, f"the process was killed for memory (limit {limit:.1f} GiB)")
@@ -133,11 +149,11 @@ class Peer:
         number = -code if code < 0 else code - 128
         if number in _FAULTS:
             name = signal.Signals(number).name
-            return Verdict(Status.DEVICE_FAULT, f"the process died of {name} in {self._asked}\n{tail}".strip())
+            return Verdict(Status.DEVICE_FAULT, f"the process died of {name} in {self._step}\n{tail}".strip())
         if number == signal.SIGXCPU:
             return Verdict(Status.HANG, "the process used up its CPU time")
         return Verdict(
-            Status.RUNTIME_ERROR, f"the process exited with code {code} in {self._asked} without an answer\n{tail}"
+            Status.RUNTIME_ERROR, f"the process exited with code {code} in {self._step} without an answer\n{tail}"
         )
 
     def _exit(self) -> tuple[int | None, bool]:

@@ -93,7 +93,7 @@ def test_not_finite_elements_are_counted_apart() -> None:
     found = compare(*(_changed(change)), 1e-4)
     assert found is not None
     assert found.status is Status.NOT_FINITE
-    assert "1 elements are NaN and 2 infinite" in found.text
+    assert "NaN: 1 elements, infinite: 2" in found.text
 
 
 def _changed(change: Callable[[torch.Tensor], None]) -> tuple[torch.Tensor, torch.Tensor]:

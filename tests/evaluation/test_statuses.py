@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import signal
+from pathlib import Path
+
 import pytest
 
 from specgen.evaluation.cell import Cell
@@ -39,19 +43,31 @@ FAULTS = {
 }  # fmt: skip
 
 
+SAID = {  # what the LLM must be able to read, beside the status
+    "compile_error": "[candidate.py line 17]\n",
+    "caught_compile_error": "[candidate.py line 11]\n",
+    "device_fault": "died of SIGSEGV in forward\ncandidate.py:25 in forward\n    return ext.diag_mul(a, b)",
+    "early_exit": "exited with code 0 in forward",
+    "wrong_value": "pattern: wrong elements are the expected ones times a constant factor of 2",
+}
+
+
 @pytest.mark.parametrize("name", FAULTS)
 def test_a_fault_becomes_its_status(judge: Evaluate, name: str) -> None:
     status, source = FAULTS[name]
     result = judge(source)
     assert result.status is status, result.error
     assert result.error
+    assert SAID.get(name, "") in result.error
+    assert "/cache/" not in result.error  # no machine's paths
     assert result.speedup is None
 
 
 def test_a_hang_is_ended_by_the_budget(judge: Evaluate) -> None:
     result = judge(plain("        while True: pass"), budget_s=8.0)
     assert result.status is Status.HANG
-    assert "forward" in result.error
+    assert "forward did not end" in result.error
+    assert "candidate.py:5 in forward" in result.error
     assert result.device_s < 20
 
 
@@ -107,11 +123,7 @@ def test_a_reference_that_raises_is_the_problems_fault(judge: Evaluate) -> None:
     assert "forward()" in result.error
 
 
-def test_a_killed_judge_is_infrastructure(cache_root, tmp_path) -> None:
-    import os
-    import signal
-    from pathlib import Path
-
+def test_a_killed_judge_is_infrastructure(cache_root: Path) -> None:
     cell = Cell.start(DEVICE, EvaluationPolicy(), cache_root)
     try:
         assert cell.wait_ready(120)
