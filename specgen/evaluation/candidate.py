@@ -32,10 +32,10 @@ def restrict(config: Message) -> None:
     """Resource limits, then give up root for good.
 
     RLIMIT_AS is left alone (device runtimes reserve address space), and so is RLIMIT_CPU: with it, the kernel
-    samples the process's CPU clock at timer ticks only, and that clock is what runs are timed by.
+    samples the process's CPU clock at timer ticks only, and that clock is what runs are timed by. RLIMIT_CORE came
+    with the process and cannot be changed here.
     """
     limits = {
-        resource.RLIMIT_CORE: 0,
         resource.RLIMIT_NOFILE: 1024,
         resource.RLIMIT_NPROC: int(config["processes"]),
         resource.RLIMIT_FSIZE: int(config["file_bytes"]),

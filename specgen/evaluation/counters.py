@@ -22,10 +22,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from specgen.evaluation import ncu, profiled, sandbox, seccomp
-from specgen.evaluation.processes import descendants, kill_all, rss_bytes
-from specgen.evaluation.supervisor import CellSpec
+from specgen.evaluation import ncu, profiled, sandbox
+from specgen.evaluation.processes import kill_all
+from specgen.evaluation.supervisor import CellSpec, first_victim
 from specgen.evaluation.tensors import Parcel
+from specgen.evaluation.usage import held_bytes
 from specgen.evaluation.wire import close_all, memory_file_of
 
 LIMIT_S = 300.0
@@ -160,10 +161,11 @@ class _Run:
             fds.append(memory_file_of(subject.build))
         try:
             with self._command(words, fds) as (inner, environment, cwd, passed):
-                process = subprocess.Popen(
-                    inner, env=environment, cwd=cwd, pass_fds=passed, start_new_session=True,
-                    stdin=subprocess.DEVNULL, stdout=out, stderr=err,
-                )  # fmt: skip
+                with first_victim():
+                    process = subprocess.Popen(
+                        inner, env=environment, cwd=cwd, pass_fds=passed, start_new_session=True,
+                        stdin=subprocess.DEVNULL, stdout=out, stderr=err,
+                    )  # fmt: skip
                 try:
                     ended = self._watch(process.pid)
                 finally:
@@ -177,7 +179,7 @@ class _Run:
         while os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
             if time.monotonic() >= self.deadline:
                 return "ncu did not end within its time"
-            if sum(map(rss_bytes, descendants(pid))) > self.spec.memory_bytes:
+            if held_bytes(pid) > self.spec.memory_bytes:
                 return "ncu and the candidate took more memory than a candidate may"
             time.sleep(_TICK_S)
         return ""
@@ -191,22 +193,11 @@ class _Run:
                 environment = sandbox.inner_environment(self.spec.backend, f"{tmp}/cache", tmp)
                 yield profiled.python("launch", self._config(words, fds, tmp, f"{tmp}/cache", 0)), environment, tmp, fds
             return
-        rules = seccomp.program()
-        rules_fd = memory_file_of(rules) if rules else None
-        if rules_fd is not None:
-            os.lseek(rules_fd, 0, os.SEEK_SET)
-        extra = [rules_fd] if rules_fd is not None else []
         support = Path(self.subject.support) if self.subject.support else None
-        walls = sandbox.Walls(
-            self.spec.index, self.spec.backend, support, seccomp_fd=rules_fd, trees=_trees(self.program)
-        )
-        inner = profiled.python(
-            "launch", self._config(words, fds, "/tmp", sandbox.CACHE, sandbox.uid_for(self.spec.index))
-        )
-        try:
-            yield sandbox.command(walls, inner), {}, "/", [*fds, *extra]
-        finally:
-            close_all(extra)
+        walls = sandbox.Walls(self.spec.index, self.spec.backend, support, trees=_trees(self.program))
+        config = self._config(words, fds, "/tmp", sandbox.CACHE, sandbox.fresh_uid())
+        with sandbox.filtered(walls, profiled.python("launch", config)) as (command, extra):
+            yield command, {}, "/", [*fds, *extra]
 
     def _config(self, words: list[str], fds: list[int], tmp: str, cache: str, uid: int) -> str:
         subject = self.subject

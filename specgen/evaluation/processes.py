@@ -11,7 +11,6 @@ from pathlib import Path
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
-_PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
 def die_with_parent(number: int = signal.SIGKILL) -> None:
@@ -52,11 +51,14 @@ def parent(pid: int) -> int:
     return 0
 
 
-def rss_bytes(pid: int) -> int:
-    """Resident memory."""
+def memory_bytes(pid: int) -> int:
+    """Resident and swapped memory, and the page tables."""
+    total = 0
     with contextlib.suppress(OSError, IndexError, ValueError):
-        return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * _PAGE
-    return 0
+        for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+            if line.startswith(("VmRSS:", "VmPTE:", "VmSwap:")):
+                total += int(line.split()[1]) * 1024
+    return total
 
 
 def cpu_s(pid: int) -> float:

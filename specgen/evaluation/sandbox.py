@@ -10,21 +10,27 @@ the uid (:mod:`specgen.evaluation.candidate` does both before it reads anything 
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import os
 import shutil
 import subprocess
 import sys
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 
 import specgen
 from specgen.errors import EnvironmentLacking
+from specgen.evaluation import seccomp
+from specgen.evaluation.wire import memory_file_of
 
 CACHE = "/cache"  # where build products lie inside
-_MIB = 1024 * 1024
-_UID_BASE = 61_700  # one uid per device when started by root: its process limit is not shared
+WRITABLE = {"/tmp": 1 << 30, CACHE: 512 << 20, "/dev/shm": 256 << 20}  # a tmpfs each, of so many bytes
+_UIDS = range(61_700, 65_500)  # 65534 is nobody
+_PYTHON = ("bin", "lib", "lib64", "include", "share", "pyvenv.cfg")  # of a prefix: it may be a project's folder
+_TOOLCHAIN = ("lib/gcc", "lib64/gcc", "libexec/gcc", "lib/clang", "conda-meta")  # one of these makes a prefix one
 _START = (
     "import sys; sys.path.insert(0, sys.argv[1]); from specgen.evaluation import candidate; candidate.main(sys.argv[2])"
 )
@@ -40,7 +46,6 @@ class Walls:
     support: Path | None = None
     seccomp_fd: int | None = None
     info_fd: int | None = None
-    tmp_mib: int = 1024
     trees: tuple[Path, ...] = ()  # further directories to see, such as a profiler's
     device: bool = True  # a GPU's device files are there; not for a build, which would share it with an evaluation
 
@@ -59,9 +64,12 @@ def bwrap() -> str:
     return found
 
 
-def uid_for(device_index: int) -> int:
-    """The uid a candidate gets when the worker runs as root."""
-    return _UID_BASE + device_index
+def fresh_uid() -> int:
+    """The uid for the sandbox of this process (a cell's supervisor, or its judge) when it runs as root.
+
+    The limits on processes, pipes and descriptors under way are the uid's: no two cells share them.
+    """
+    return _UIDS[os.getpid() % len(_UIDS)]
 
 
 def inner_environment(backend: str, cache: str, tmp: str) -> dict[str, str]:
@@ -101,15 +109,20 @@ def command(walls: Walls, inner: list[str]) -> list[str]:
     else:
         args += ["--unshare-user", "--disable-userns", "--uid", "1000", "--gid", "1000"]
     args += _system()
-    args += [*_writable("/tmp", walls.tmp_mib), *_writable(CACHE, 512)]  # first: a tree below may lie under /tmp
-    trees = _python_trees() + ([str(walls.support)] if walls.support else []) + [str(tree) for tree in walls.trees]
-    args += _traversable(trees)
+    args += [*_writable("/tmp"), *_writable(CACHE)]  # first: a tree below may lie under /tmp
+    compiler, links = _compiler()
+    trees = sorted(
+        {*python_trees(), *compiler, *map(str, walls.trees), *([str(walls.support)] if walls.support else [])}
+    )
+    args += _traversable([*trees, *links])
     for place in trees:
         args += ["--ro-bind", place, place]
+    for link, target in links.items():
+        args += ["--symlink", target, link]
     args += ["--proc", "/proc", "--dev", "/dev"]
     if walls.backend == "cuda" and walls.device:
         args += _nvidia()
-    args += _writable("/dev/shm", 256)
+    args += _writable("/dev/shm")
     args += ["--remount-ro", "/dev", "--remount-ro", "/", "--chdir", "/tmp"]
     for name, value in inner_environment(walls.backend, CACHE, "/tmp").items():
         args += ["--setenv", name, value]
@@ -120,8 +133,23 @@ def command(walls: Walls, inner: list[str]) -> list[str]:
     return [*args, "--", *inner]
 
 
-def _writable(place: str, mib: int) -> list[str]:
-    return ["--perms", "1777", "--size", str(mib * _MIB), "--tmpfs", place]
+@contextlib.contextmanager
+def filtered(walls: Walls, inner: list[str]) -> Iterator[tuple[list[str], list[int]]]:
+    """The command line with the system-call filter, and the descriptors to start it with."""
+    rules = seccomp.program(backend=walls.backend)
+    if rules is None:
+        yield command(walls, inner), []
+        return
+    fd = memory_file_of(rules)
+    try:
+        os.lseek(fd, 0, os.SEEK_SET)
+        yield command(replace(walls, seccomp_fd=fd), inner), [fd]
+    finally:
+        os.close(fd)
+
+
+def _writable(place: str) -> list[str]:
+    return ["--perms", "1777", "--size", str(WRITABLE[place]), "--tmpfs", place]
 
 
 def _system() -> list[str]:
@@ -137,14 +165,45 @@ def _system() -> list[str]:
     return args
 
 
-def _python_trees() -> list[str]:
-    """Interpreter, packages, this package, a compiler of its own: and nothing beside (no settings, no checkout)."""
-    wanted = {sys.base_prefix, sys.prefix, str(Path(specgen.__file__).resolve().parent)}
-    wanted |= {str(Path(sys.executable).resolve().parent.parent)}
-    compiler = Path(shutil.which(os.environ.get("CXX", "")) or "/usr/bin/c++")
-    wanted |= {str(compiler.parent.parent), str(compiler.resolve().parent.parent)} - {"/"}
-    inside = {place for place in wanted if place == "/usr" or place.startswith("/usr/")}
-    return sorted(wanted - inside)
+def python_trees() -> list[str]:
+    """Interpreter, packages, this package: and nothing beside (no settings, no checkout)."""
+    found = {str(Path(specgen.__file__).resolve().parent)}
+    for prefix in {Path(sys.base_prefix), Path(sys.prefix), Path(sys.executable).resolve().parent.parent}:
+        if (prefix / "conda-meta").is_dir() and not _too_much(prefix):
+            found.add(str(prefix))
+        else:
+            found |= {str(prefix / part) for part in _PYTHON if (prefix / part).exists()}
+    return sorted(place for place in found if not _in_usr(place))
+
+
+def _compiler() -> tuple[list[str], dict[str, str]]:
+    """A compiler outside /usr: its toolchain, or the program alone where it lies among other things; and the link that
+    leads there."""
+    given = Path(shutil.which(os.environ.get("CXX", "")) or "/usr/bin/c++")
+    real = given.resolve()
+    prefix = real.parent.parent
+    whole = not _too_much(prefix) and any((prefix / part).is_dir() for part in _TOOLCHAIN)
+    trees = [] if _in_usr(str(real)) or not real.exists() else [str(prefix if whole else real)]
+    shown = _in_usr(str(given)) or given == real or (whole and given.is_relative_to(prefix))
+    return trees, {} if shown or not real.exists() else {str(given): str(real)}
+
+
+def _in_usr(place: str) -> bool:
+    return place == "/usr" or place.startswith(("/usr/", "/bin/", "/lib"))
+
+
+def _too_much(place: Path) -> bool:
+    """Whether it holds homes, or whatever else a machine keeps."""
+    return Path.home().is_relative_to(place) or str(place) in (
+        "/",
+        "/home",
+        "/root",
+        "/etc",
+        "/opt",
+        "/var",
+        "/tmp",
+        "/srv",
+    )
 
 
 def _traversable(places: list[str]) -> list[str]:

@@ -10,18 +10,21 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import resource
 import select
 import signal
 import socket
 import subprocess
 import tempfile
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
-from specgen.evaluation import processes, sandbox, seccomp
-from specgen.evaluation.wire import Channel, memory_file_of, send_frame
+from specgen.evaluation import processes, sandbox
+from specgen.evaluation.usage import held_bytes
+from specgen.evaluation.wire import Channel, send_frame
 
 _TICK_S = 0.1
 LOG_BYTES = 256 * 1024
@@ -105,6 +108,7 @@ class Supervisor:
         self.watch_fd = watch_fd
         self.oom_at_start = processes.oom_kills()
         self.killed_for_memory = False
+        self.most_bytes = 0
         self.tmp: tempfile.TemporaryDirectory[str] | None = None
 
     def run(self, worker: socket.socket, support: str, support_error: str) -> None:
@@ -146,42 +150,30 @@ class Supervisor:
             os._exit(code)
 
     def _spawn(self, theirs: socket.socket, log_fd: int, support: str) -> subprocess.Popen[bytes]:
-        walled = self.spec.sandbox == "bubblewrap"
         if self.spec.arch:
             os.environ["TORCH_CUDA_ARCH_LIST"] = self.spec.arch
-        cache, tmp = sandbox.CACHE, "/tmp"
-        if not walled:
+        if self.spec.sandbox != "bubblewrap":
             self.tmp = tempfile.TemporaryDirectory(prefix="specgen-")
             cache, tmp = f"{self.tmp.name}/cache", self.tmp.name
             Path(cache).mkdir()
-        os.set_inheritable(theirs.fileno(), True)
-        inner = sandbox.inner_command(json.dumps(self._config(theirs.fileno(), cache, walled)))
-        fds = [theirs.fileno()]
-        if walled:
-            rules = seccomp.program()
-            rules_fd = memory_file_of(rules) if rules else None
-            if rules_fd is not None:
-                os.lseek(rules_fd, 0, os.SEEK_SET)
-                fds.append(rules_fd)
-            walls = sandbox.Walls(
-                self.spec.index, self.spec.backend, Path(support) if support else None, seccomp_fd=rules_fd,
-                device=not self.spec.only_build,
-            )  # fmt: skip
-            inner, environment = sandbox.command(walls, inner), {}
-        else:
+            inner = sandbox.inner_command(json.dumps(harness_config(self.spec, theirs.fileno(), cache)))
             environment = sandbox.inner_environment(self.spec.backend, cache, tmp)
-        return subprocess.Popen(
-            inner, env=environment, pass_fds=fds, cwd="/" if walled else tmp,
-            stdin=subprocess.DEVNULL, stdout=log_fd, stderr=log_fd, preexec_fn=_be_idle if self.spec.idle else None,
-        )  # fmt: skip
+            return self._start(inner, [theirs.fileno()], log_fd, environment, tmp)
+        walls = sandbox.Walls(
+            self.spec.index, self.spec.backend, Path(support) if support else None, device=not self.spec.only_build
+        )
+        inner = sandbox.inner_command(json.dumps(harness_config(self.spec, theirs.fileno(), sandbox.CACHE)))
+        with sandbox.filtered(walls, inner) as (command, fds):
+            return self._start(command, [theirs.fileno(), *fds], log_fd, {}, "/")
 
-    def _config(self, fd: int, cache: str, walled: bool) -> dict[str, Any]:
-        return {
-            "fd": fd, "cache": cache, "backend": "cpu" if self.spec.only_build else self.spec.backend,
-            "processes": 200, "file_bytes": 1 << 30,
-            "data_bytes": self.spec.memory_bytes if self.spec.backend == "cpu" else 0,
-            "uid": sandbox.uid_for(self.spec.index) if walled else 0,
-        }  # fmt: skip
+    def _start(
+        self, command: list[str], fds: list[int], log_fd: int, environment: dict[str, str], cwd: str
+    ) -> subprocess.Popen[bytes]:
+        with first_victim():
+            return subprocess.Popen(
+                command, env=environment, pass_fds=fds, cwd=cwd, stdin=subprocess.DEVNULL, stdout=log_fd,
+                stderr=log_fd, preexec_fn=_be_idle if self.spec.idle else None,
+            )  # fmt: skip
 
     def _watch(
         self, judge: int, candidate: subprocess.Popen[bytes], wake: int, exit_w: int, log_fd: int, stop: list[int]
@@ -205,16 +197,46 @@ class Supervisor:
         if os.fstat(log_fd).st_size > 4 * LOG_BYTES:
             os.ftruncate(log_fd, LOG_BYTES)
             os.lseek(log_fd, LOG_BYTES, os.SEEK_SET)
-        inside = processes.descendants(candidate)
-        if sum(map(processes.rss_bytes, inside)) > self.spec.memory_bytes:
+        held = held_bytes(candidate)
+        self.most_bytes = max(self.most_bytes, held)
+        if held > self.spec.memory_bytes:
             self.killed_for_memory = True
-            for pid in (candidate, *inside):
+            for pid in (candidate, *processes.descendants(candidate)):
                 processes.kill(pid)
 
     def _report(self, status: int, exit_w: int) -> None:
         code = os.waitstatus_to_exitcode(status)
-        memory = self.killed_for_memory or (code in (-9, 137) and processes.oom_kills() > self.oom_at_start)
+        # the kernel takes sandboxes first: one that held little died of somebody else's memory
+        large = self.most_bytes > self.spec.memory_bytes // 2
+        memory = self.killed_for_memory or (code in (-9, 137) and large and processes.oom_kills() > self.oom_at_start)
         os.write(exit_w, json.dumps({"code": code, "memory": memory}).encode() + b"\n")
+
+
+def harness_config(spec: CellSpec, fd: int, cache: str) -> dict[str, Any]:
+    """What the harness is started with: its end of the channel, and its limits."""
+    return {
+        "fd": fd, "cache": cache, "backend": "cpu" if spec.only_build else spec.backend,
+        "processes": 200, "file_bytes": 1 << 30,
+        "data_bytes": spec.memory_bytes if spec.backend == "cpu" else 0,
+        "uid": sandbox.fresh_uid() if spec.sandbox == "bubblewrap" else 0,
+    }  # fmt: skip
+
+
+@contextlib.contextmanager
+def first_victim() -> Iterator[None]:
+    """What is started within this is what the kernel kills first when the host's memory runs out, and leaves no core
+    dump: a limit of 1 keeps the kernel from starting the host's handler of dumps, which a limit of 0 does not."""
+    score = Path("/proc/self/oom_score_adj")
+    before = score.read_text()
+    with contextlib.suppress(OSError, ValueError):
+        resource.setrlimit(resource.RLIMIT_CORE, (1, 1))
+    with contextlib.suppress(OSError):
+        score.write_text("1000")
+    try:
+        yield
+    finally:
+        with contextlib.suppress(OSError):
+            score.write_text(before)
 
 
 def _be_idle() -> None:

@@ -23,7 +23,7 @@ restrict(json.loads(sys.argv[2]))
 libc = ctypes.CDLL(None, use_errno=True)
 def attack():
 """
-LIMITS = {"processes": 40, "file_bytes": 1 << 26, "data_bytes": 1 << 31, "uid": sandbox.uid_for(0)}
+LIMITS = {"processes": 40, "file_bytes": 1 << 26, "data_bytes": 1 << 31, "uid": sandbox.fresh_uid()}
 
 ATTACKS = {
     "network": "    socket.create_connection(('127.0.0.1', PORT), 1)\n    return 'connected'",
