@@ -22,6 +22,7 @@ from pydantic_settings import (
 )
 
 from specgen.errors import SettingsError
+from specgen.types import Usage
 
 
 class Group(BaseModel):
@@ -69,6 +70,23 @@ class EvaluationPolicy(Group):
     cpu_devices: int = 0  # 0: one per core
 
 
+PRICE_HINT = "for a million tokens, in specgen.toml: [llm.NAME.price] input = 0.6, cached = 0.1, output = 2.2"
+
+
+class Price(Group):
+    """What a provider takes for a million tokens, in dollars or any other unit."""
+
+    input: float = Field(ge=0)
+    output: float = Field(ge=0)  # reasoning included
+    cached: float | None = Field(default=None, ge=0)  # of the prompt, from the prefix cache; None: like other input
+
+    def cost(self, usage: Usage) -> float:
+        """Of one generation."""
+        cached = self.input if self.cached is None else self.cached
+        fresh = usage.prompt_tokens - usage.cached_tokens
+        return (fresh * self.input + usage.cached_tokens * cached + usage.completion_tokens * self.output) / 1e6
+
+
 class ModelProfile(Group):
     """One LLM endpoint. ``api_key`` is read by iteration workers only."""
 
@@ -80,6 +98,9 @@ class ModelProfile(Group):
     first_token_timeout_s: float = 300.0
     token_timeout_s: float = 120.0
     retries: int = 4
+    price: Price | None = None
+    # reasoning that repeats itself (numbers aside) over that many characters is cut; 0: never
+    loop_chars: int = Field(default=4000, ge=0)
 
 
 class Settings(BaseSettings):

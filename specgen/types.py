@@ -241,6 +241,16 @@ class Usage:
     completion_tokens: int = 0  # all generated tokens, reasoning included
     reported: bool = False
 
+    def __add__(self, other: Usage) -> Usage:
+        """Of several generations together."""
+        return Usage(
+            self.prompt_tokens + other.prompt_tokens,
+            self.cached_tokens + other.cached_tokens,
+            self.reasoning_tokens + other.reasoning_tokens,
+            self.completion_tokens + other.completion_tokens,
+            self.reported and other.reported,
+        )
+
 
 class TriggerClass(StrEnum):
     """Why a fork was launched: the four classes of §6.1.1, and an idle device."""
@@ -306,6 +316,9 @@ class JobSpec(Frozen):
     max_tokens: int = Field(default=32_768, ge=16)
     token_budget: int | None = Field(default=None, ge=1)  # the job ends cleanly once it has used that many tokens
     time_budget_s: float | None = Field(default=None, gt=0)  # of wall clock in iterations; pauses do not count
+    cost_budget: float | None = Field(default=None, gt=0)  # by the price of the LLM profile, in its unit
+    target_speedup: float | None = Field(default=None, gt=0)  # the job ends once a kernel is that fast
+    plateau: int | None = Field(default=None, ge=1)  # it ends after so many iterations without a faster kernel
     prompt_dir: str = ""  # the user's templates, looked up first
     policy: dict[str, str | int | float | bool] = Field(default_factory=dict)  # overrides of settings.ForkPolicy
 
@@ -322,7 +335,7 @@ class IterationReason(StrEnum):
     MAIN = "main_outcome"
     NO_CODE = "no_code"
     MODEL_FAILED = "model_failed"
-    BUDGET = "budget"  # the job's budget was spent in the middle of it
+    BUDGET = "budget"  # a budget of the job was spent, or its target reached, in the middle of it
 
 
 class EventKind(StrEnum):

@@ -21,8 +21,9 @@ from specgen.llm import OpenAICompatible
 from specgen.prompts import CpuFacts, GpuFacts, Renderer, cpu_facts
 from specgen.scheduler.pool import PoolView
 from specgen.search import Evaluated, History
+from specgen.settings import Price
 from specgen.store import EvaluatedRecord, JobRecord, Store
-from specgen.types import Json, Prompt
+from specgen.types import Json, Prompt, Usage
 
 FENCED = re.compile(r"```(?:json)?[ \t]*\n(.*?)\n```", re.DOTALL)
 ROLE_TOKENS = 8_192
@@ -64,6 +65,7 @@ class JobContext:
     history: History
     token: int
     device: CpuFacts | GpuFacts
+    price: Price | None = None
     hashes: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -86,8 +88,10 @@ class JobContext:
             return memo.reply
         prompt = Prompt(self.render("shared/role.md.j2", role=role), self.render(template, **variables))
         reply: Json = None
+        usage = Usage(reported=True)
         for attempt in range(ROLE_ATTEMPTS):
             answer = await self.model.complete(prompt, seed=attempt, max_tokens=ROLE_TOKENS, schema=schema)
+            usage += answer.usage  # a reply that is refused is paid, too
             try:
                 fenced = FENCED.search(answer.text)
                 reply = json.loads(fenced[1] if fenced else answer.text)
@@ -96,7 +100,8 @@ class JobContext:
             except (ValueError, jsonschema.ValidationError) as exc:
                 log.warning("role_reply_refused", role=role, key=key, attempt=attempt, error=str(exc)[:200])
                 reply = None
+        cost = self.price.cost(usage) if self.price else None
         saved = await asyncio.to_thread(
-            self.store.save_side_call, self.job.id, key, reply, answer.usage, token=self.token
+            self.store.save_side_call, self.job.id, key, reply, usage, cost=cost, token=self.token
         )
         return saved.reply

@@ -14,7 +14,7 @@ import logging
 import threading
 import time
 from collections.abc import AsyncIterator, Awaitable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any
 
@@ -27,7 +27,7 @@ from redis.exceptions import RedisError
 
 from specgen.client import ITERATE, iteration_task
 from specgen.controller import termination
-from specgen.controller.budgets import Budget, Spent, keep
+from specgen.controller.budgets import Budget, Spent, keep, plateau
 from specgen.controller.cancelling import stop
 from specgen.controller.evaluations import Evaluations
 from specgen.controller.loop import Iteration, IterationOutcome, IterationPlan
@@ -44,7 +44,7 @@ from specgen.llm import Capabilities, OpenAICompatible, detect
 from specgen.scheduler.keys import Keys
 from specgen.scheduler.pool import PoolState, RedisPool, count
 from specgen.search import STOP, History, IterationResult, SearchAlgorithm, Step, resolve, rng_for
-from specgen.settings import ForkPolicy, ModelProfile, Settings, get_settings
+from specgen.settings import PRICE_HINT, ForkPolicy, ModelProfile, Settings, get_settings
 from specgen.store import IterationRecord, JobRecord, Store
 from specgen.store.wishes import FULFILLED
 from specgen.types import EventKind, IterationReason, JobState, Wish
@@ -127,7 +127,7 @@ class Runner:
     job_id: str
     owner: str
     token: int = 0
-    spent: Spent = field(default_factory=lambda: Spent(0, 0.0, 0.0))  # when this attempt began
+    spent: Spent = field(default_factory=Spent)  # when this attempt began
     evaluations: Evaluations | None = None  # of the iteration at hand
     budget_told: str = ""  # which budget ended it, as it was seen then
 
@@ -158,8 +158,7 @@ class Runner:
             return f"already {job.state}"
         if not await self._lease():
             return "another worker has it"
-        tokens = await stored(self.store.tokens, self.job_id)
-        self.spent = Spent(tokens.total, job.active_s, time.monotonic())
+        self.spent = await self._spent(job)
         try:
             state, reason = await self._beside(self._iterate(job, events), self._renew(), self._heed())
         except Asked as exc:
@@ -175,6 +174,12 @@ class Runner:
             log.exception("iteration_failed", job_id=self.job_id)
             state, reason = JobState.FAILED, f"{type(exc).__name__}: {exc}"
         return await self._commit(state, reason, events)
+
+    async def _spent(self, job: JobRecord) -> Spent:
+        tokens = await stored(self.store.tokens, self.job_id)
+        best = await stored(self.store.best, self.job_id)
+        cost = await stored(self.store.cost, self.job_id)
+        return Spent(tokens.total, job.active_s, cost or 0.0, best.speedup if best else 0.0, time.monotonic())
 
     async def _lease(self) -> bool:
         """Wait out a dead worker's lease; False where a live one keeps renewing it, or the job has ended."""
@@ -264,7 +269,7 @@ class Runner:
         try:
             async with closing_pool(self.settings, job.spec.label) as pool:
                 device = device_facts(await pool.view(), job.spec.problem.backend, job.spec.label)
-            context = JobContext(job, self.store, model, history, self.token, device)
+            context = JobContext(job, self.store, model, history, self.token, device, profile.price)
             record = await self._open(job, len(closed), done, search, context)
             if record is None:
                 return JobState.DONE, "the search algorithm stopped"
@@ -287,14 +292,18 @@ class Runner:
             if set(reasons) == {IterationReason.NO_CODE}:
                 return JobState.DONE, "iteration budget reached: the model never produced code"
             return JobState.DONE, f"iteration budget reached: {await self._told_best()}"
-        if IterationReason.BUDGET in reasons[-1:] or Budget.of(job.spec).reached(self.spent.tokens, self.spent.seconds):
+        if IterationReason.BUDGET in reasons[-1:] or Budget.of(job.spec).reached(self.spent):
             return JobState.DONE, await self._over_budget(job)
+        if job.spec.plateau is not None:
+            best = await stored(self.store.best, self.job_id)
+            if told := plateau(job.spec.plateau, len(reasons), best.iteration if best else None):
+                return JobState.DONE, f"{told}: {await self._told_best()}"
         return None
 
     async def _over_budget(self, job: JobRecord) -> str:
         """Which budget, as it stands in the store now, and what the job came to."""
-        tokens = (await stored(self.store.tokens, self.job_id)).total
-        told = Budget.of(job.spec).reached(tokens, self.spent.seconds_now()) or self.budget_told or "budget reached"
+        spent = replace(await self._spent(job), seconds=self.spent.seconds, began=self.spent.began)
+        told = Budget.of(job.spec).reached(spent) or self.budget_told or "budget reached"
         return f"{told}: {await self._told_best()}"
 
     async def _told_best(self) -> str:
@@ -316,6 +325,9 @@ class Runner:
         if profile is None:
             names = ", ".join(self.settings.llm) or "none"
             raise SettingsError(f"this worker knows no LLM profile {job.spec.llm_profile!r}", f"profiles: {names}")
+        if job.spec.cost_budget is not None and profile.price is None:
+            name = job.spec.llm_profile
+            raise SettingsError(f"a cost budget needs a price, and LLM profile {name!r} has none", PRICE_HINT)
         return profile.model_copy(update={"model": job.spec.model or profile.model})
 
     async def _open(
@@ -351,7 +363,13 @@ class Runner:
     ) -> IterationOutcome:
         """Lines 4–26: SpecController."""
         journal = Journal(
-            self.store, self.job_id, record.iteration, self.token, profile.model, record.prompt.template_hash
+            self.store,
+            self.job_id,
+            record.iteration,
+            self.token,
+            profile.model,
+            record.prompt.template_hash,
+            profile.price,
         )
         plan = IterationPlan(
             prompt=record.prompt,
@@ -361,6 +379,7 @@ class Runner:
             seed=rng_for(job.spec.seed, record.iteration).getrandbits(31),
             max_tokens=job.spec.max_tokens,
             speculation=job.spec.speculation,
+            loop_chars=profile.loop_chars,
         )
         async with closing_pool(self.settings, job.spec.label) as pool:
             self.evaluations = evaluations = Evaluations(
@@ -375,7 +394,7 @@ class Runner:
             )
             await pool.open(evaluations.scope)
             iteration = Iteration(plan, model, pool, evaluations, journal, events)
-            guard = asyncio.ensure_future(keep(Budget.of(job.spec), self.spent, iteration))
+            guard = asyncio.ensure_future(keep(Budget.of(job.spec), self.spent, iteration, profile.price))
             try:
                 return await iteration.run()
             finally:

@@ -20,6 +20,7 @@ from specgen.client import events_key
 from specgen.controller.cancelling import patiently
 from specgen.controller.ports import CandidateNote, GenerationRecord, Unfinished
 from specgen.crash_points import crash_point
+from specgen.settings import Price
 from specgen.store import Store
 from specgen.types import EvaluationRequest, EvaluationResult, Event, EventKind, Origin, Phase, Trigger
 
@@ -48,6 +49,7 @@ class Journal:
     token: int  # the fencing token of this iteration's lease
     model: str
     template_hash: str
+    price: Price | None = None
 
     async def trigger(self, trigger: Trigger, launched: int) -> int:
         """A row of ``triggers``."""
@@ -83,6 +85,8 @@ class Journal:
             reasoning=record.reasoning,
             content=record.content,
             first_token_at=record.first_token_at,
+            longest_gap_s=record.longest_gap_s,
+            cost=self.price.cost(record.usage) if self.price else None,
             token=self.token,
         )
 

@@ -24,7 +24,7 @@ from specgen.prompts import Renderer
 from specgen.report.table import job_table
 from specgen.runtime.stack import Stack, Synthetic
 from specgen.search import resolve as resolve_search
-from specgen.settings import ModelProfile, Settings, get_settings
+from specgen.settings import PRICE_HINT, ModelProfile, Settings, get_settings
 from specgen.types import JobSpec, JobState
 
 CHECK_EVERY_S = 1.0
@@ -52,8 +52,13 @@ def run(
     max_tokens: Annotated[int, typer.Option(min=16, help="per generation")] = 32_768,
     backend: Annotated[str, typer.Option(help="cpu or cuda")] = "cpu",
     tolerance: Annotated[float, typer.Option(help="absolute and relative; 0: the problem's default")] = 0.0,
-    token_budget: Annotated[int, typer.Option(help="end the job after that many tokens; 0: none")] = 0,
-    time_budget: Annotated[float, typer.Option(help="end the job after that many seconds of work; 0: none")] = 0.0,
+    token_budget: Annotated[int, typer.Option(min=0, help="end the job after that many tokens; 0: none")] = 0,
+    time_budget: Annotated[
+        float, typer.Option(min=0, help="end the job after that many seconds of work; 0: none")
+    ] = 0.0,
+    cost_budget: Annotated[float, typer.Option(min=0, help="end it once it cost that, by the profile's price")] = 0.0,
+    target: Annotated[float, typer.Option(min=0, help="end it once a kernel is that many times faster; 0: no")] = 0.0,
+    plateau: Annotated[int, typer.Option(min=0, help="end it after that many iterations without a faster kernel")] = 0,
     device: Annotated[str, typer.Option(help="label of the devices that may serve it, such as h200")] = "",
     priority: Annotated[int, typer.Option(min=-9, max=9, help="higher goes first")] = 0,
     prompts: Annotated[str, typer.Option(help="folder of your own templates, looked up first")] = "",
@@ -71,6 +76,8 @@ def run(
     if tolerance:
         task = task.model_copy(update={"tolerance": tolerance})
     access = None if synthetic else access_of(settings, profile, base_url, model, api_key)
+    if cost_budget and (access is None or access.price is None):
+        raise SettingsError("a cost budget needs a price, and this LLM profile has none", PRICE_HINT)
     for warning in register(task, timeout_s=120.0).warnings:
         console.print(f"note: {warning}", markup=False)
     spec = JobSpec(
@@ -85,6 +92,9 @@ def run(
         max_tokens=max_tokens,
         token_budget=token_budget or None,
         time_budget_s=time_budget or None,
+        cost_budget=cost_budget or None,
+        target_speedup=target or None,
+        plateau=plateau or None,
         device=device,
         priority=priority,
         prompt_dir=str(Path(prompts).resolve()) if prompts else "",

@@ -1,58 +1,87 @@
-"""A job's budgets of tokens and of wall clock: when they are spent, also in the middle of an iteration.
+"""A job's budgets (tokens, wall clock, cost) and its target: when they are reached, also in the middle of an iteration.
 
-The budget of iterations is the outer loop's (`workers.iteration`). Tokens are prompt and completion tokens of mains,
-forks and side calls; wall clock is the time in iterations over all attempts, so that pauses do not count.
+The budget of iterations and the plateau are the outer loop's (`workers.iteration`). Tokens are prompt and completion
+tokens of mains, forks and side calls; wall clock is the time in iterations over all attempts, so that pauses do not
+count; cost is by the price of the LLM profile.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from specgen.controller.loop import Iteration
+from specgen.settings import Price
 from specgen.types import JobSpec
 
 LOOK_EVERY_S = 0.25
 
 
 @dataclass(frozen=True)
-class Budget:
-    """What a job may use; None: as much as it likes."""
+class Spent:
+    """What a job has used. ``began``: monotonic seconds since which ``seconds`` run on."""
 
-    tokens: int | None
-    seconds: float | None
+    tokens: int = 0
+    seconds: float = 0.0
+    cost: float = 0.0
+    best: float = 0.0  # its fastest kernel's speedup
+    began: float | None = None
+
+    def seconds_now(self) -> float:
+        """Wall clock in iterations up to now."""
+        return self.seconds + (0.0 if self.began is None else time.monotonic() - self.began)
+
+    def and_of(self, iteration: Iteration, price: Price | None) -> Spent:
+        """With what an iteration that still runs has used."""
+        usages = iteration.usages
+        return replace(
+            self,
+            tokens=self.tokens + sum(usage.prompt_tokens + usage.completion_tokens for usage in usages),
+            cost=self.cost + (sum(map(price.cost, usages)) if price else 0.0),
+            best=max(self.best, iteration.best_speedup),
+        )
+
+
+@dataclass(frozen=True)
+class Budget:
+    """What a job may use, and the speedup at which it is content; None: as much as it likes."""
+
+    tokens: int | None = None
+    seconds: float | None = None
+    cost: float | None = None
+    target: float | None = None
 
     @classmethod
     def of(cls, spec: JobSpec) -> Budget:
         """The job's."""
-        return cls(spec.token_budget, spec.time_budget_s)
+        return cls(spec.token_budget, spec.time_budget_s, spec.cost_budget, spec.target_speedup)
 
-    def reached(self, tokens: int, seconds: float) -> str:
-        """Which budget is spent, in words; empty while none is."""
-        if self.tokens is not None and tokens >= self.tokens:
-            return f"token budget reached ({tokens} of {self.tokens} tokens)"
+    def reached(self, spent: Spent) -> str:
+        """What is reached, in words; empty while nothing is."""
+        seconds = spent.seconds_now()
+        if self.target is not None and spent.best >= self.target:
+            return f"target speedup reached ({spent.best:.3f}x of {self.target:g}x)"
+        if self.tokens is not None and spent.tokens >= self.tokens:
+            return f"token budget reached ({spent.tokens} of {self.tokens} tokens)"
         if self.seconds is not None and seconds >= self.seconds:
             return f"time budget reached ({seconds:.0f} of {self.seconds:g} s)"
+        if self.cost is not None and spent.cost >= self.cost:
+            return f"cost budget reached ({spent.cost:.4g} of {self.cost:g})"
         return ""
 
 
-@dataclass(frozen=True)
-class Spent:
-    """What a job had used when an attempt began at ``began`` (monotonic seconds)."""
-
-    tokens: int
-    seconds: float
-    began: float
-
-    def seconds_now(self) -> float:
-        """Wall clock in iterations up to now."""
-        return self.seconds + time.monotonic() - self.began
-
-
-async def keep(budget: Budget, spent: Spent, iteration: Iteration) -> str:
-    """Watch the iteration; where a budget is spent end it at a boundary, and return which. Else until cancelled."""
-    while not (told := budget.reached(spent.tokens + iteration.tokens, spent.seconds_now())):  # noqa: ASYNC110
+async def keep(budget: Budget, spent: Spent, iteration: Iteration, price: Price | None) -> str:
+    """Watch the iteration; where something is reached end it at a boundary, and return what. Else until cancelled."""
+    while not (told := budget.reached(spent.and_of(iteration, price))):  # noqa: ASYNC110
         await asyncio.sleep(LOOK_EVERY_S)
     iteration.end_for_budget()
     return told
+
+
+def plateau(limit: int | None, closed: int, best_iteration: int | None) -> str:
+    """Whether the last ``limit`` closed iterations gave no faster kernel, in words; empty where they did."""
+    since = closed - 1 - (-1 if best_iteration is None else best_iteration)
+    if limit is None or since < limit:
+        return ""
+    return f"plateau reached ({since} iterations without a faster kernel)"

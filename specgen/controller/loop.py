@@ -12,11 +12,13 @@ import asyncio
 import time
 from dataclasses import dataclass, field
 
-from specgen.controller.answers import FirstBlock, extract
+from specgen.controller.answers import Answer, FirstBlock
 from specgen.controller.cancelling import finish, patiently, stop
 from specgen.controller.evaluations import Evaluations, Outcome
 from specgen.controller.forks import ForkGate
-from specgen.controller.ports import Events, GenerationRecord, Model, Pool, Recorder, Stream
+from specgen.controller.ports import Events, Model, Pool, Recorder
+from specgen.controller.receipts import Receipt
+from specgen.controller.repetition import LoopWatch
 from specgen.controller.termination import Criterion, Threshold
 from specgen.controller.triggers import TriggerParser
 from specgen.errors import ModelAccessError, ModelUnavailable, PoolUnavailable, ProblemError
@@ -38,6 +40,7 @@ class IterationPlan:
     seed: int
     max_tokens: int
     speculation: bool = True
+    loop_chars: int = 0  # reasoning that repeats itself over so many characters is cut; 0: never
 
 
 @dataclass(frozen=True)
@@ -115,10 +118,14 @@ class Iteration:
         self._end(IterationReason.BUDGET)
 
     @property
-    def tokens(self) -> int:
-        """Prompt and completion tokens of this attempt's generations, those that still run included."""
-        usages = [receipt.stream.usage for receipt in self._receipts if receipt.stream is not None]
-        return sum(usage.prompt_tokens + usage.completion_tokens for usage in usages)
+    def usages(self) -> list[Usage]:
+        """Of this attempt's generations, those that still run included."""
+        return [receipt.stream.usage for receipt in self._receipts if receipt.stream is not None]
+
+    @property
+    def best_speedup(self) -> float:
+        """Of what was measured so far; 0 where nothing was valid."""
+        return max((outcome.result.speedup or 0.0 for outcome in self.outcomes), default=0.0)
 
     def _fail(self, task: asyncio.Task[None]) -> None:
         """A part of the iteration that raises ends the iteration with its error."""
@@ -133,7 +140,7 @@ class Iteration:
             Origin.MAIN, seed=self.plan.seed, prefix_chars=0, trigger_id=None
         )
         parser = TriggerParser(self.plan.policy.classes) if self._speculates else None
-        receipt = self._receipt()
+        receipt, watch = self._receipt(), LoopWatch(self.plan.loop_chars)
         try:
             async with self.model.main(
                 self.plan.prompt, seed=self.plan.seed, max_tokens=self.plan.max_tokens
@@ -143,6 +150,9 @@ class Iteration:
                     receipt.add(delta.kind, delta.text)
                     if delta.kind == "reasoning":
                         self._trace.append(delta.text)
+                        receipt.loops_from = watch.feed(delta.text)
+                        if receipt.loops_from is not None:
+                            break
                         for trigger in parser.feed(delta.text) if parser else ():
                             await self._trigger(trigger)
         except ModelUnavailable as exc:
@@ -150,17 +160,33 @@ class Iteration:
         finally:
             self.main_ended = True
             await finish(self.recorder.generation_finished(generation, receipt.record(self.trace)))
-        await self._main_answer(generation, receipt)
+        if receipt.loops_from is not None:
+            await self._cut_short(receipt.loops_from)
+        else:
+            await self._main_answer(generation, receipt, receipt.answer(prefilled=False))
 
-    async def _main_answer(self, generation: int, receipt: Receipt) -> None:
-        answer = extract(receipt.content, truncated=receipt.finish_reason == "length")
+    async def _cut_short(self, position: int) -> None:
+        """The reasoning went round in circles from there: the kernel is asked for from what came before."""
+        prefix = self.trace[:position]
+        self.main_failure = f"the reasoning repeated itself from character {position} on and was cut"
+        await self.events.publish(EventKind.WAITING, reason=self.main_failure)
+        receipt = self._receipt()
+        if not self.model.can_fork:
+            self._main_without_code(failed=True)
+            return
+        generation = await self._continue(prefix, self.plan.seed, None, receipt)
+        await self._main_answer(generation, receipt, receipt.answer(prefilled=True))
+
+    def _main_without_code(self, *, failed: bool) -> None:
+        if failed and self.gate.outstanding:
+            self.main_broke = True  # a shorter reasoning, whose forks still stand: `_answered` ends it
+        else:
+            self._end(IterationReason.MODEL_FAILED if failed else IterationReason.NO_CODE)
+
+    async def _main_answer(self, generation: int, receipt: Receipt, answer: Answer) -> None:
         if answer.source is None:
             self.main_failure = self.main_failure or f"{answer.status or Status.NO_CODE}"
-            failed = receipt.finish_reason not in ("stop", "length")
-            if failed and self.gate.outstanding:
-                self.main_broke = True  # a shorter reasoning, whose forks still stand: `_answered` ends it
-                return
-            self._end(IterationReason.MODEL_FAILED if failed else IterationReason.NO_CODE)
+            self._main_without_code(failed=receipt.finish_reason not in ("stop", "length"))
             return
         known = await self.evaluations.offer(answer.source, Origin.MAIN, generation, None)
         if known is not None:
@@ -210,19 +236,19 @@ class Iteration:
         except PoolUnavailable:
             return 0
 
-    async def _fork(self, prefix: str, seed: int, trigger_id: int) -> None:
-        """Lines 11–13: one speculative generation, stopped at its closing fence, its kernel sent to validation."""
+    async def _continue(self, prefix: str, seed: int, trigger_id: int | None, receipt: Receipt) -> int:
+        """One non-reasoning generation on P ⊕ π, stopped at its closing fence. Returns its row id."""
         generation = await self.recorder.generation_started(
             Origin.FORK, seed=seed, prefix_chars=len(prefix), trigger_id=trigger_id
         )
-        receipt, block, source = self._receipt(), FirstBlock(), None
+        block = FirstBlock()
         try:
             async with self.model.fork(self.plan.prompt, prefix, seed=seed, max_tokens=self.plan.max_tokens) as stream:
                 receipt.stream = stream
                 async for delta in stream:
                     receipt.add(delta.kind, delta.text)
-                    if delta.kind == "content" and (source := block.feed(delta.text)) is not None:
-                        receipt.complete = True
+                    receipt.block = block.feed(delta.text) if delta.kind == "content" else None
+                    if receipt.block is not None:
                         break
         except ModelUnavailable as exc:
             receipt.failure = exc.message
@@ -230,7 +256,13 @@ class Iteration:
             receipt.failure, self.refused = exc.message, True
         finally:
             await finish(self.recorder.generation_finished(generation, receipt.record("")))
-        answer = extract(source or receipt.content, truncated=receipt.finish_reason == "length", prefilled=True)
+        return generation
+
+    async def _fork(self, prefix: str, seed: int, trigger_id: int) -> None:
+        """Lines 11–13: one speculative generation, its kernel sent to validation."""
+        receipt = self._receipt()
+        generation = await self._continue(prefix, seed, trigger_id, receipt)
+        answer = receipt.answer(prefilled=True)
         known = None
         if answer.source is not None:
             known = await self.evaluations.offer(answer.source, Origin.FORK, generation, trigger_id)
@@ -337,33 +369,3 @@ class Iteration:
         elif self._told_at is None or now - self._told_at > TELL_AGAIN_S:
             self._told_at = now
             await self.events.publish(EventKind.WAITING, reason=f"no device labelled {self.evaluations.label} is here")
-
-
-@dataclass
-class Receipt:
-    """What came out of a stream, for the accounting and for the answer."""
-
-    content: str = ""
-    failure: str = ""
-    complete: bool = False  # we closed it because its code block was complete
-    stream: Stream | None = None
-    first_token_at: float | None = None
-
-    def add(self, kind: str, text: str) -> None:
-        """One delta."""
-        if self.first_token_at is None:
-            self.first_token_at = time.time()
-        if kind == "content":
-            self.content += text
-
-    @property
-    def finish_reason(self) -> str:
-        """The stream's; ``stop`` where nothing more was wanted, ``broken`` where it never opened."""
-        if self.stream is None or self.failure:
-            return "broken"
-        return "stop" if self.complete else self.stream.finish_reason
-
-    def record(self, reasoning: str) -> GenerationRecord:
-        """For the store."""
-        usage = self.stream.usage if self.stream is not None else Usage()
-        return GenerationRecord(usage, self.finish_reason, reasoning, self.content, self.first_token_at)

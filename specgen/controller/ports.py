@@ -102,6 +102,7 @@ class GenerationRecord:
     reasoning: str
     content: str
     first_token_at: float | None  # unix seconds of the first delta
+    longest_gap_s: float | None = None  # between two deltas
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -216,15 +216,14 @@ class Stack:
         env["SPECGEN_CACHE"] = str(self.settings.cache_path)
         env["SPECGEN_REDIS_URL"] = self.settings.redis
         for group in ("forks", "pool", "evaluation"):  # as this command has them, its flags included
-            for name, value in getattr(self.settings, group).model_dump(mode="json").items():
-                env[f"SPECGEN_{group}__{name}".upper()] = value if isinstance(value, str) else json.dumps(value)
+            env |= _variables(f"SPECGEN_{group}", getattr(self.settings, group).model_dump(mode="json"))
         env["OMP_NUM_THREADS"] = "1"  # a CPU device is one core; the workers themselves need none
         if secrets:
             env["SPECGEN_DATABASE_URL"] = self.settings.database
             env |= {k: v for k, v in os.environ.items() if k.startswith("SPECGEN_LLM")}
             if self.model is not None:
                 given = self.model.model_dump(mode="json") | {"api_key": self.model.api_key.get_secret_value()}
-                env |= {f"SPECGEN_LLM__{self.profile}__{name}".upper(): str(value) for name, value in given.items()}
+                env |= _variables(f"SPECGEN_LLM__{self.profile}", given)
         return env
 
     def _await_devices(self, pool: list[Device]) -> None:
@@ -292,3 +291,12 @@ class Stack:
         if self._lock is not None:
             self._lock.close()
             self._lock = None
+
+
+def _variables(group: str, values: Mapping[str, object]) -> dict[str, str]:
+    """A group of settings as environment variables; what is not set stays unset."""
+    return {
+        f"{group}__{name}".upper(): value if isinstance(value, str) else json.dumps(value)
+        for name, value in values.items()
+        if value is not None
+    }

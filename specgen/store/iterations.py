@@ -142,16 +142,20 @@ class Iterations(Database):
         reasoning: str = "",
         content: str = "",
         first_token_at: float | None = None,
+        longest_gap_s: float | None = None,
+        cost: float | None = None,
         token: int,
     ) -> None:
         """Store how it ended, and its texts: an early-terminated main keeps the reasoning it stopped at.
 
-        ``first_token_at`` in unix seconds. Only the first call counts. Raises StaleLease.
+        ``first_token_at`` in unix seconds, ``cost`` in the price's unit. Only the first call counts. Raises StaleLease.
         """
         values = {
             "ended_at": now(),
             "finish_reason": finish_reason,
             "first_token_at": None if first_token_at is None else from_unix(first_token_at),
+            "longest_gap_s": longest_gap_s,
+            "cost": cost,
             "reasoning": reasoning,
             "content": content,
             **usage_columns(usage),
@@ -172,9 +176,11 @@ class Iterations(Database):
             row = connection.execute(select(t.side_calls).where(calls.job_id == job_id, calls.key == key)).one_or_none()
         return None if row is None else SideCall(key, row.reply, usage_of(row))
 
-    def save_side_call(self, job_id: str, key: str, reply: Json, usage: Usage, *, token: int) -> SideCall:
+    def save_side_call(
+        self, job_id: str, key: str, reply: Json, usage: Usage, *, cost: float | None = None, token: int
+    ) -> SideCall:
         """Memoise a reply; returns what stands under the key, which is the first that was saved. Raises StaleLease."""
-        row = {"job_id": job_id, "key": key, "reply": reply, "made_at": now(), **usage_columns(usage)}
+        row = {"job_id": job_id, "key": key, "reply": reply, "cost": cost, "made_at": now(), **usage_columns(usage)}
         with self._fenced(job_id, token) as connection:
             self._insert_new(connection, t.side_calls, row)
         saved = self.side_call(job_id, key)

@@ -142,6 +142,15 @@ class Queries(Wishes):
                 side=_spent(connection, t.side_calls, job_id),
             )
 
+    def cost(self, job_id: str) -> float | None:
+        """What the job has cost so far, in the unit of its profile's price; None where nothing had a price."""
+        costs = [
+            self._rows(select(func.sum(table.c.cost).label("cost")).where(table.c.job_id == job_id))[0].cost
+            for table in (t.generations, t.side_calls)
+        ]
+        known = [cost for cost in costs if cost is not None]
+        return sum(known) if known else None
+
     def summary(self, job_id: str) -> JobSummary:
         """The job at a glance. Raises UserError for an unknown job."""
         job, iterations, best = self.job(job_id), self.iterations(job_id), self.best(job_id)
@@ -162,6 +171,7 @@ class Queries(Wishes):
             profiled=len(self.history(job_id)) - 1,
             best_speedup=None if best is None else best.speedup,
             tokens=self.tokens(job_id),
+            cost=self.cost(job_id),
             elapsed_s=((job.finished_at or now()) - started).total_seconds(),
             statuses={row.status: row.number for row in self._rows(by_status)},
         )

@@ -214,5 +214,6 @@ class JobSummary:
     profiled: int  # entries of H
     best_speedup: float | None
     tokens: TokenTotals
+    cost: float | None  # by the price of the LLM profile
     elapsed_s: float  # from the first start to the end, or to now
     statuses: dict[str, int] = field(default_factory=dict)  # final outcomes by status

@@ -235,6 +235,8 @@ generations = Table(
     Column("reasoning_tokens", Integer, nullable=False, server_default="0"),
     Column("completion_tokens", Integer, nullable=False, server_default="0"),
     Column("usage_reported", Boolean, nullable=False, server_default=false()),
+    Column("cost", Float),  # by the profile's price, in its unit; null where it has none
+    Column("longest_gap_s", Float),  # between two chunks of text
     Column("reasoning", Text, nullable=False, server_default=""),
     Column("content", Text, nullable=False, server_default=""),
     _row_key(),
@@ -308,6 +310,7 @@ side_calls = Table(
     Column("reasoning_tokens", Integer, nullable=False, server_default="0"),
     Column("completion_tokens", Integer, nullable=False, server_default="0"),
     Column("usage_reported", Boolean, nullable=False, server_default=false()),
+    Column("cost", Float),
     Column("made_at", UtcTime, nullable=False),
 )
 

@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 
+from specgen.controller.budgets import Spent
 from specgen.controller.loop import Iteration, IterationOutcome
 from specgen.controller.ports import Unfinished
 from specgen.errors import ModelAccessError, ModelUnavailable, ProblemError, StaleLease
-from specgen.settings import ForkPolicy
+from specgen.settings import ForkPolicy, Price
 from specgen.types import (
     QUARANTINED,
     Delta,
@@ -364,20 +365,51 @@ def test_tokens_of_unfinished_generations_count() -> None:
     model = ScriptedModel([say(FENCE), never], lambda *_: [never])
     it = iteration(model, MemoryPool(free=1))
 
+    def used() -> int:
+        return Spent().and_of(it, None).tokens
+
     async def scene() -> tuple[int, int]:
         task = asyncio.create_task(it.run())
-        before = it.tokens
+        before = used()
         while len(model.streams) < 2:
             await asyncio.sleep(0.01)
         for stream in model.streams:
             stream.usage = Usage(prompt_tokens=100, completion_tokens=11)
-        live = it.tokens
+        live = used()
+        assert Spent(cost=1.0).and_of(it, Price(input=1e4, output=1e5)).cost == pytest.approx(1 + 2 + 2.2)
         it.end_for_budget()
         await task
-        assert it.tokens == live  # a generation that ended is not forgotten
+        assert used() == live  # a generation that ended is not forgotten
         return before, live
 
     assert asyncio.run(asyncio.wait_for(scene(), 20)) == (0, 222)
+
+
+LOOPING = "It could be tile 12. Wait, let me reconsider the whole thing from the beginning. "
+
+
+def test_a_reasoning_in_circles_is_cut_and_the_kernel_asked_for_from_what_came_before() -> None:
+    model = ScriptedModel(
+        [say("The plan is a plain loop. "), *[say(LOOPING) for _ in range(200)], asyncio.Event()],
+        lambda *_: prefilled(kernel("cut", 3.0)),
+    )
+    recorder = MemoryRecorder()
+    it = iteration(model, MemoryPool(), recorder=recorder, speculation=False, loop_chars=2000)
+    done = run(it)
+    assert (done.reason, done.chosen is not None) == (IterationReason.MAIN, True)
+    assert recorder.finished[1].finish_reason == "repetition"
+    assert len(recorder.finished[1].reasoning) < 4000
+    assert recorder.started == [(Origin.MAIN, 0), (Origin.FORK, len(model.prefixes[0]))]
+    assert model.prefixes[0].startswith("The plan is a plain loop. ")
+    assert len(model.prefixes[0]) < 1000
+    assert all(stream.closed for stream in model.streams)
+
+
+def test_circles_of_a_model_that_cannot_be_forked_are_a_failed_generation() -> None:
+    model = ScriptedModel([*[say(LOOPING) for _ in range(200)], asyncio.Event()], can_fork=False)
+    done = run(iteration(model, MemoryPool(), loop_chars=2000))
+    assert done.reason is IterationReason.MODEL_FAILED
+    assert "repeated itself" in done.main_failure
 
 
 def test_requests_carry_the_jobs_label_and_its_priority_of_the_moment() -> None:

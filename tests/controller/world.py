@@ -212,6 +212,7 @@ def iteration(
     criterion: str = "historical_mean",
     policy: ForkPolicy | None = None,
     speculation: bool = True,
+    loop_chars: int = 0,
 ) -> Iteration:
     recorder = recorder or MemoryRecorder()
     plan = IterationPlan(
@@ -222,6 +223,7 @@ def iteration(
         seed=7,
         max_tokens=1000,
         speculation=speculation,
+        loop_chars=loop_chars,
     )
     evaluations = Evaluations("j", 0, ProblemSpec(name="p", source="x"), EvaluationPolicy(), pool, recorder)
     return Iteration(plan, model, pool, evaluations, recorder, NoEvents())

@@ -21,7 +21,15 @@ from specgen.store.migrations import head
 from specgen.store.tables import metadata
 from tests.store.conftest import running
 
-VIEWS = {"best_kernels", "trigger_feedback", "trigger_value", "iteration_summary", "best_so_far"}
+VIEWS = {
+    "best_kernels",
+    "trigger_feedback",
+    "trigger_value",
+    "iteration_summary",
+    "best_so_far",
+    "generation_use",
+    "token_use",
+}
 
 
 def test_the_migrated_schema_is_the_one_of_the_tables(url: str) -> None:

@@ -102,6 +102,11 @@ def test_queries_of_the_docs(told: Running) -> None:
     ]
     assert float(worth[0].valid_per_fork) == 0.5
 
+    fork, main = rows(told, "What a job paid")
+    assert (fork.kind, fork.generations, fork.thrown_away_tokens, fork.cost) == ("fork", 2, 60, None)
+    assert main.thrown_away_tokens == 300
+    assert main.mean_first_token_s is None
+
     why = rows(told, "Why candidates fail")
     assert [tuple(row) for row in why] == [("fork", "valid", 2), ("fork", "compile_error", 1)]
 

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from specgen.types import IterationReason, JobState
+from specgen.client import problem
+from specgen.controller.budgets import Budget, Spent
+from specgen.settings import Price
+from specgen.types import IterationReason, JobSpec, JobState
 from tests.workers.jobs import LONG, SHORT, World, start_model, start_world  # noqa: F401 (fixtures)
 
 
@@ -45,6 +48,38 @@ def test_a_spent_budget_starts_no_further_iteration(world: World) -> None:
     assert world.state(job) is JobState.DONE
     assert world.client.job(job).reason.startswith("token budget reached")
     assert len(world.store.iterations(job)) == 1
+
+
+def test_a_cost_budget_counts_by_the_profile_s_price(world: World) -> None:
+    job = world.submit(LONG, cost_budget=0.03)
+    with pytest.MonkeyPatch.context() as patch:
+        profile = world.settings.llm["default"]
+        patch.setitem(world.settings.llm, "default", profile.model_copy(update={"price": Price(input=1, output=50)}))
+        told = world.run(job)
+    assert told.startswith("done: cost budget reached (")
+    assert told.endswith(" of 0.03): no valid kernel")
+    totals = world.store.tokens(job)
+    tokens = totals.main + totals.forks
+    paid = world.store.cost(job)
+    assert paid is not None
+    assert paid == pytest.approx((tokens.prompt_tokens + 50 * tokens.completion_tokens) / 1e6)
+
+
+def test_a_cost_budget_without_a_price_is_refused(world: World) -> None:
+    job = world.submit(SHORT, cost_budget=1.0)
+    assert world.run(job).startswith("failed: a cost budget needs a price, and LLM profile 'default' has none")
+
+
+def test_a_plateau_ends_the_job(world: World) -> None:
+    job = world.submit(SHORT, iterations=9, plateau=2)
+    told = [world.run(job) for _ in range(3)]
+    assert told[-1] == "done: plateau reached (2 iterations without a faster kernel): no valid kernel"
+
+
+def test_the_target_is_looked_at_in_an_iteration_and_before_one() -> None:
+    budget = Budget.of(JobSpec(problem=problem("T4"), target_speedup=5.0))
+    assert budget.reached(Spent(best=4.9)) == ""
+    assert budget.reached(Spent(best=5.25)) == "target speedup reached (5.250x of 5x)"
 
 
 def test_the_budget_of_iterations_names_itself(world: World) -> None:
