@@ -16,8 +16,8 @@ import redis
 from celery import Celery
 
 from specgen.controller import termination
-from specgen.errors import PoolUnavailable, SettingsError, SpecGenError, UserError
-from specgen.evaluation.problems import load_problem
+from specgen.errors import PoolUnavailable, SpecGenError, UserError
+from specgen.evaluation.problems import backend_of, load_problem
 from specgen.scheduler.keys import ITERATIONS, PRIORITY_HEADER, SCOPE_HEADER, Keys
 from specgen.scheduler.members import Membership
 from specgen.scheduler.pool import PoolState
@@ -211,11 +211,7 @@ class Client:
 
 def problem(name_or_path: str | Path, *, backend: str = "cpu") -> ProblemSpec:
     """A built-in problem by name (T4) or any KernelBench-format file. Raises ProblemError or SettingsError."""
-    if backend == "cuda":
-        return load_problem(str(name_or_path), "cuda")
-    if backend != "cpu":
-        raise SettingsError(f"no backend is called {backend!r}", "cpu or cuda")
-    return load_problem(str(name_or_path), "cpu")
+    return load_problem(str(name_or_path), backend_of(backend))
 
 
 __all__ = ["BestKernel", "Client", "JobRecord", "JobSpec", "SpecGenError", "problem"]

@@ -17,7 +17,7 @@ from specgen.cli.run import configure
 from specgen.errors import EnvironmentLacking, InfrastructureError, SettingsError, UserError
 from specgen.evaluation.cell import Device, close_zygote, devices
 from specgen.evaluation.cell import evaluate as judge
-from specgen.evaluation.problems import Backend, load_problem
+from specgen.evaluation.problems import backend_of, load_problem
 from specgen.evaluation.sandbox import probe
 from specgen.runtime.stack import chosen_gpus
 from specgen.settings import Settings
@@ -50,7 +50,7 @@ def evaluate_candidate(
     if build:
         os.environ["SPECGEN_EVALUATION__BUILD"] = build
     settings = configure("", sandbox)
-    task = load_problem(problem, _backend(backend))
+    task = load_problem(problem, backend_of(backend))
     if tolerance:
         task = task.model_copy(update={"tolerance": tolerance})
     source, place = _read(candidate), _device(settings, backend, device)
@@ -72,14 +72,6 @@ def evaluate_candidate(
         raise InfrastructureError(f"it could not be judged: {results[-1].error[:300]}", "see the lines above")
     if results[-1].speedup is None:
         raise typer.Exit(1)
-
-
-def _backend(name: str) -> Backend:
-    if name == "cpu":
-        return "cpu"
-    if name == "cuda":
-        return "cuda"
-    raise SettingsError(f"no backend is called {name!r}", "cpu or cuda")
 
 
 def _read(path: str) -> str:

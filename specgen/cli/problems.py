@@ -5,16 +5,16 @@ from __future__ import annotations
 import json
 import sys
 from dataclasses import asdict
-from typing import Annotated, cast, get_args
+from typing import Annotated
 
 import typer
 from rich.markup import escape
 from rich.table import Table
 
 from specgen.cli.main import app, terminal
-from specgen.errors import ProblemError, SettingsError
+from specgen.errors import ProblemError
 from specgen.evaluation.kernelbench import Checkout, Entry, checkout, needs
-from specgen.evaluation.problems import USER_TOLERANCE, Backend, builtins, load_problem
+from specgen.evaluation.problems import USER_TOLERANCE, backend_of, builtins, load_problem
 from specgen.evaluation.register import Registration, register
 from specgen.settings import get_settings
 
@@ -83,19 +83,13 @@ def show(
     as_json: AsJson = False,
 ) -> None:
     """What a problem costs and whether its tolerance is fit: memory, floor, strawmen, reference time."""
-    problem = load_problem(name, _backend(backend), tolerance=tolerance or None, checkout=kernelbench or None)
+    problem = load_problem(name, backend_of(backend), tolerance=tolerance or None, checkout=kernelbench or None)
     found = register(problem, timeout)
     if as_json:
         sys.stdout.write(json.dumps(asdict(found)) + "\n")
         return
     for label, text in _lines(found):
         console.print(f"{label:12} {text}", markup=False)
-
-
-def _backend(name: str) -> Backend:
-    if name not in get_args(Backend):
-        raise SettingsError(f"no backend is called {name!r}", "cpu or cuda")
-    return cast(Backend, name)
 
 
 def _lines(found: Registration) -> list[tuple[str, str]]:

@@ -6,26 +6,27 @@ import asyncio
 import contextlib
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated
 
 import typer
 from pydantic import SecretStr
 
+from specgen.cli import suite as suites
 from specgen.cli.live import Progress
 from specgen.cli.main import app, terminal
-from specgen.client import Client, problem
+from specgen.client import Client
 from specgen.controller import termination
 from specgen.errors import ModelAccessError, SettingsError, UserError
-from specgen.evaluation.register import register
+from specgen.evaluation.problems import backend_of
 from specgen.llm import detect
 from specgen.prompts import Renderer
 from specgen.report.table import job_table
 from specgen.runtime.stack import Stack, Synthetic
 from specgen.search import resolve as resolve_search
 from specgen.settings import PRICE_HINT, ModelProfile, Settings, get_settings
-from specgen.types import JobSpec, JobState
+from specgen.types import JobSpec, JobState, ProblemSpec
 
 CHECK_EVERY_S = 1.0
 
@@ -39,7 +40,9 @@ Termination = Annotated[str, typer.Option(help="termination criterion: a name or
 
 @app.command()
 def run(
-    path: Annotated[str, typer.Argument(metavar="PROBLEM", help="T1 … T20, E1, L1/12, or a file")],
+    path: Annotated[str, typer.Argument(metavar="[PROBLEM]", help="T1 … T20, E1, L1/12, or a file")] = "",
+    suite: Annotated[str, typer.Option(help="several: level1 … level4, paper, a folder, or a TOML of jobs")] = "",
+    pick: Annotated[str, typer.Option(help="of the suite, such as 10…18 or 1,4,12")] = "",
     base_url: Annotated[str, typer.Option(help="OpenAI-compatible endpoint")] = "",
     model: Annotated[str, typer.Option(help="model name")] = "",
     api_key: Annotated[str, typer.Option(envvar="OPENAI_API_KEY", help="key of the endpoint")] = "",
@@ -67,21 +70,19 @@ def run(
     synthetic: Annotated[float, typer.Option(help="speed of the synthetic model server, instead of an LLM")] = 0.0,
     success: Annotated[float, typer.Option(help="of the synthetic model, times the paper's rates")] = 1.0,
 ) -> None:
-    """Optimise one problem's kernel and print the table and the path of the best one."""
+    """Optimise one problem's kernel, or those of a suite side by side; print a table and where the best ones are."""
+    if bool(path) == bool(suite):
+        raise SettingsError("a problem or a --suite is needed, one of them", "such as T4, or --suite paper --pick 1,4")
     settings = configure(home, sandbox)
     resolve_search(search)
     termination.resolve(termination_name)
     Renderer(prompts or None)
-    task = problem(path, backend=backend)
-    if tolerance:
-        task = task.model_copy(update={"tolerance": tolerance})
+    wanted = suites.chosen(suite, pick, backend_of(backend)) if suite else [suites.Wanted(path, {})]
     access = None if synthetic else access_of(settings, profile, base_url, model, api_key)
     if cost_budget and (access is None or access.price is None):
         raise SettingsError("a cost budget needs a price, and this LLM profile has none", PRICE_HINT)
-    for warning in register(task, timeout_s=120.0).warnings:
-        console.print(f"note: {warning}", markup=False)
-    spec = JobSpec(
-        problem=task,
+    base = JobSpec(
+        problem=ProblemSpec(name="", source="", backend=backend_of(backend)),
         llm_profile="default" if synthetic else profile,
         model=model or (SYNTHETIC if synthetic else access.model if access else ""),
         search=search,
@@ -99,8 +100,15 @@ def run(
         priority=priority,
         prompt_dir=str(Path(prompts).resolve()) if prompts else "",
     )
-    with _system(settings, access, Synthetic(synthetic, seed, success) if synthetic else None, spec) as (client, stack):
-        _follow(client, client.submit(spec), settings, stack)
+    if tolerance:
+        wanted = [suites.Wanted(item.problem, {"tolerance": tolerance} | item.fields) for item in wanted]
+    jobs, left_out = suites.specs(wanted, base, lambda line: console.print(line, markup=False), alone=not suite)
+    made = Synthetic(synthetic, seed, success) if synthetic else None
+    with _system(settings, access, made, jobs) as (client, stack):
+        if suite:
+            check = stack.check if stack is not None else lambda: None
+            raise typer.Exit(suites.follow(client, jobs, left_out, console, check))
+        _follow(client, client.submit(jobs[0]), settings, stack)
 
 
 @app.command()
@@ -134,7 +142,7 @@ def resume(
         synthetic = 60.0
     access = None if synthetic else access_of(settings, job.spec.llm_profile, base_url, job.spec.model, api_key)
     made = Synthetic(synthetic, job.spec.seed) if synthetic else None
-    with _system(settings, access, made, job.spec) as (client, stack):
+    with _system(settings, access, made, [job.spec]) as (client, stack):
         _follow(client, job_id, settings, stack, since=client.resume(job_id))
 
 
@@ -168,14 +176,17 @@ def access_of(settings: Settings, name: str, base_url: str, model: str, api_key:
 
 @contextlib.contextmanager
 def _system(
-    settings: Settings, access: ModelProfile | None, synthetic: Synthetic | None, job: JobSpec
+    settings: Settings, access: ModelProfile | None, synthetic: Synthetic | None, jobs: Sequence[JobSpec]
 ) -> Iterator[tuple[Client, Stack | None]]:
     """The embedded system around a client; or only the client where SPECGEN_REDIS_URL names an existing system."""
     if settings.redis_url:
         with contextlib.closing(Client(settings)) as client:
             yield client, None
         return
-    stack = Stack(settings, access, synthetic, job.problem.backend, job.llm_profile, _starting)
+    backends = {job.problem.backend for job in jobs}
+    if len(backends) > 1:
+        raise SettingsError("the suite has jobs of two backends", "start the system with `specgen up --gpus all` first")
+    stack = Stack(settings, access, synthetic, backends.pop(), jobs[0].llm_profile, _starting)
     with stack, contextlib.closing(Client(settings)) as client:
         yield client, stack
 

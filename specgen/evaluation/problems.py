@@ -10,9 +10,9 @@ import ast
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Literal, cast, get_args
 
-from specgen.errors import ProblemError
+from specgen.errors import ProblemError, SettingsError
 from specgen.evaluation import kernelbench
 from specgen.settings import get_settings
 from specgen.types import ProblemSpec
@@ -66,6 +66,13 @@ def _described(name: str, backends: tuple[Backend, ...]) -> Builtin:
 
 def _builtin_path(name: str, backend: Backend) -> Path:
     return _ROOT / _DIRECTORY[backend] / f"{name}.py"
+
+
+def backend_of(name: str) -> Backend:
+    """``cpu`` or ``cuda``. Raises SettingsError for anything else."""
+    if name not in get_args(Backend):
+        raise SettingsError(f"no backend is called {name!r}", "cpu or cuda")
+    return cast(Backend, name)
 
 
 def load_problem(
