@@ -32,13 +32,13 @@ from specgen.scheduler.keys import DEVICE_QUEUES, Keys
 from specgen.settings import get_settings
 from workers.ending import refuse, seconds
 from workers.health import AGAIN_S, Health, Suspicion, Turn
-from workers.labels import ask_gpu, labels, parse_device, worker_name
+from workers.labels import arch_list, ask_gpu, labels, parse_device, worker_name
 from workers.patience import FOREVER, patiently
 from workers.presence import Presence
 from workers.probing import LIMIT_S, Probe
+from workers.secrets import forget_secrets
 from workers.watchdog import AFTER_S
 
-SECRETS = ("SPECGEN_LLM", "SPECGEN_DATABASE_URL", "OPENAI_", "ANTHROPIC_", "DEEPSEEK_", "PGPASS", "POSTGRES_")
 APPLIED_S = 5.0  # until the event loop has changed its subscriptions
 
 log = structlog.get_logger(__name__)
@@ -171,8 +171,7 @@ def _stop_server() -> None:
 
 def _environment(device: Device) -> None:
     """Before Celery's application is imported: no secrets, and this device only."""
-    for name in [name for name in os.environ if name.startswith(SECRETS)]:
-        del os.environ[name]
+    forget_secrets()
     os.environ["SPECGEN_WORKER"] = worker_name(device)
     if device.backend == "cuda":
         os.environ["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"
@@ -186,6 +185,7 @@ def _enter(device: Device) -> Worker:
     gpu = ask_gpu(device.index) if device.backend == "cuda" else None
     if gpu is not None:
         os.environ["CUDA_VISIBLE_DEVICES"] = gpu.uuid  # numbers change with what a container or a mask shows
+        os.environ.setdefault("TORCH_CUDA_ARCH_LIST", arch_list(gpu.facts.compute_capability))  # as builders have it
     os.environ["SPECGEN_LABELS"] = ",".join(labels(device, gpu))
     presence = Presence(get_settings(), device, gpu, watchdog_s=seconds("SPECGEN_WATCHDOG_S", AFTER_S))
     health = Health(

@@ -64,6 +64,32 @@ def ask_gpu(index: int) -> Gpu | None:
     return parse_gpu(done.stdout)
 
 
+def arch_list(capability: str) -> str:
+    """The CUDA architecture to build for, as torch writes it; where it has such, with what only it has (wgmma)."""
+    return f"{capability}a" if capability.partition(".")[0].isdigit() and float(capability) >= 9.0 else capability
+
+
+def gpus_here(choice: str) -> list[Device]:
+    """``all`` that the driver names, or numbers such as ``0,1``, or none. Raises SettingsError."""
+    if not choice:
+        return []
+    if choice != "all" and not re.fullmatch(r"\d+(,\d+)*", choice):
+        raise SettingsError(f"no GPUs are called {choice!r}", "all, or numbers such as 0,1")
+    numbers = sorted({int(number) for number in choice.split(",")}) if choice != "all" else _numbers()
+    if not numbers:
+        raise SettingsError("there is no GPU here", "is the driver loaded? `nvidia-smi -L` lists them")
+    return [parse_device(f"gpu{number}") for number in numbers]
+
+
+def _numbers() -> list[int]:
+    command = ["nvidia-smi", "--query-gpu=index", "--format=csv,noheader"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=ASK_S)
+    except (OSError, subprocess.SubprocessError):
+        return []
+    return [int(word) for word in done.stdout.split() if word.isdigit()]
+
+
 def parse_gpu(answer: str) -> Gpu | None:
     """The first line of what ``nvidia-smi`` answers; None where it is none."""
     fields = [field.strip() for field in answer.strip().partition("\n")[0].split(",")]

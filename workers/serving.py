@@ -8,6 +8,7 @@ judging (specgen.evaluation), queues (specgen.scheduler). Nothing here reads LLM
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,6 +27,7 @@ from specgen.scheduler.keys import DELIVERIES_HEADER, WAIT_HEADER, Keys, script
 from specgen.scheduler.pool import count, publish_result
 from specgen.settings import EvaluationPolicy
 from specgen.types import QUARANTINED, EvaluationRequest, EvaluationResult, Json, Status
+from workers import ahead
 from workers.cells import Cell, cell_class
 from workers.health import Suspicion, Turn
 from workers.patience import AWAY, patiently
@@ -116,8 +118,9 @@ class Server:
         started = time.time()
         cell = self._cell or self._start()
         self._cell = cell
-        grace = HANG_GRACE_S
+        grace, start = HANG_GRACE_S, ahead.Start()
         try:
+            start = ahead.begin(self.cache_root, request, self._renewing(request), WATCH_S)
             cell.submit(request)
             result = self._watch(request, cell) or _hang(request)
         except Aborted:
@@ -125,11 +128,15 @@ class Server:
             raise
         finally:
             self._discard(grace)
+            start.release()
             with suppress(*AWAY):  # of aborted ones, too: ``served`` counts them as well
                 spent = time.time() - started
                 self.client.hincrbyfloat(self.keys.counters, f"busy_s:{request.phase.value}", spent)
+        if name := start.counter(result):
+            count(self.client, self.keys, name)
         return result.model_copy(
             update={
+                "environment": result.environment | start.notes(),
                 "worker": self.worker,
                 "device": self.device.name,
                 "queue_s": queue_s,
@@ -140,18 +147,29 @@ class Server:
 
     def _watch(self, request: EvaluationRequest, cell: Cell) -> EvaluationResult | None:
         deadline = time.monotonic() + request.time_budget_s + BUDGET_MARGIN_S
-        renew_at = time.monotonic() + CLAIM_S / 3
-        while (now := time.monotonic()) < deadline:
+        look = self._renewing(request)
+        while time.monotonic() < deadline:
             if (result := cell.poll(WATCH_S)) is not None:
                 return result
-            with suppress(*AWAY):  # the evaluation goes on without Redis; its lease is renewed elsewhere
+            with suppress(*AWAY):
                 self._remember(cell)
+            look()
+        return None
+
+    def _renewing(self, request: EvaluationRequest) -> Callable[[], None]:
+        """To be called every 25 ms: raises Aborted once the scope is closed, and keeps the start claim."""
+        renew_at = time.monotonic() + CLAIM_S / 3
+
+        def look() -> None:
+            nonlocal renew_at
+            with suppress(*AWAY):  # the evaluation goes on without Redis; its lease is renewed elsewhere
                 if self.is_closed(request.scope):
                     raise Aborted
-                if now > renew_at:
+                if time.monotonic() > renew_at:
                     self.client.expire(self.keys.start(request.request_id), CLAIM_S)
-                    renew_at = now + CLAIM_S / 3
-        return None
+                    renew_at = time.monotonic() + CLAIM_S / 3
+
+        return look
 
     def _remember(self, cell: Cell) -> None:
         if cell.pgid and cell.pgid != self._recorded and (group := process_groups.record(cell.pgid)):

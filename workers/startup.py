@@ -1,6 +1,6 @@
-"""How an iteration worker comes up: Redis and the database are waited for, another version of SpecGen is refused.
+"""How an iteration worker or a builder comes up: Redis and the database are waited for, another version is refused.
 
-Not here: what it does then (`workers.iteration`), the same for devices (`workers.presence`).
+Not here: what it does then (`workers.iteration`, `workers.builder`), the same for devices (`workers.presence`).
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ T = TypeVar("T")
 log = structlog.get_logger(__name__)
 
 
-def enter_pool(settings: Settings, name: str, stop: threading.Event) -> None:
+def enter_pool(settings: Settings, name: str, stop: threading.Event, kind: str = "iterations") -> None:
     """Become a member of the pool until ``stop``. Ends this process where the pool runs another version."""
     client = redis.Redis.from_url(settings.redis, decode_responses=True)
-    membership = Membership(client, Keys(settings.prefix), name, "iterations")
+    membership = Membership(client, Keys(settings.prefix), name, kind)
     try:
         waiting("redis", membership.join, lambda exc: isinstance(exc, redis.RedisError | OSError) and is_away(exc))
     except EnvironmentLacking as exc:
