@@ -27,9 +27,10 @@ from specgen.evaluation.reference import Reference
 from specgen.evaluation.rounds import Outcome, aliases, try_once
 from specgen.evaluation.supervisor import Bench
 from specgen.evaluation.tensors import Parcel
-from specgen.evaluation.timing import TimedRuns, Window, message_cost_ms, summary
+from specgen.evaluation.timing import TimedRuns, Window, fetch_cost_ms, message_cost_ms, summary
 from specgen.evaluation.trials import Trial, fresh_seed, other, own, signed, spiked
 from specgen.evaluation.verdict import HostLock, Verdict
+from specgen.evaluation.weights import Weights
 from specgen.evaluation.wire import Message, close_all, memory_file, memory_file_of
 from specgen.evaluation.work import Work, measure, needed_bytes
 from specgen.types import EvaluationRequest, Phase, Profile, Status
@@ -57,6 +58,7 @@ class Assessment:
         self.build_s = 0.0
         self.builds: list[str] = []
         self.cost_ms = 0.0
+        self.fetch_ms = 0.3
         self.max_abs_error = 0.0
 
     def run(self) -> dict[str, Any]:
@@ -65,6 +67,7 @@ class Assessment:
         marks = [time.monotonic()]
         if self.backend == "cpu":  # a GPU's runs are not timed by the process's CPU clock
             self.cost_ms = message_cost_ms(self.peer)
+            self.fetch_ms = fetch_cost_ms(self.peer)
         reference, trial, work = self._load(self._prepare)
         marks.append(time.monotonic())
         self._construct(reference)
@@ -136,19 +139,25 @@ class Assessment:
         answer = self.peer.ask("construct", 60.0, [parcel.fd], seed=self.request.problem.seed, **parcel.fields)
         close_all([parcel.fd])
         self._note_build(answer)
+        self._match(reference, answer.get("parameters"))
+
+    def _match(self, reference: Reference, found: object) -> None:
+        """The same parameters on both sides (docs/evaluation.md), and where the candidate keeps them."""
         state = reference.state()
         wanted = [[name, list(value.shape), str(value.dtype)] for name, value in state.items()]
-        found = answer.get("parameters")
-        self.same_parameters = (
-            bool(wanted) and isinstance(found, list) and sorted(map(str, found)) == sorted(map(str, wanted))
-        )
-        if self.same_parameters:
+        same = bool(wanted) and isinstance(found, list) and sorted(map(str, found)) == sorted(map(str, wanted))
+        if same:
             self._send_state(state)
-            self.notes["parameters"] = "names and shapes agree: load_state_dict"
-        elif wanted:
-            self.notes["parameters"] = "parameters differ: matched by seed alone"
-        else:
+        self.weights = Weights(self.peer, reference)
+        if not wanted:
             self.notes["parameters"] = "the reference has none"
+        elif same:
+            self.notes["parameters"] = "names and shapes agree: load_state_dict"
+        else:
+            kept = len(self.weights.values) - len(self.weights.missing)
+            self.notes["parameters"] = (
+                f"parameters differ: matched by seed; {kept} of {len(self.weights.values)} found by name or values"
+            )
 
     def _send_state(self, state: dict[str, torch.Tensor]) -> None:
         parcel = Parcel.of(state)
@@ -159,26 +168,36 @@ class Assessment:
 
     def _trials(self, reference: Reference, first: Trial) -> list[Trial]:
         tolerance = self.request.problem.tolerance
-        trials = [first, own(reference, "other fresh inputs")]
-        found = [other(reference, "signed and scaled inputs", signed, tolerance)]
-        if self.validating:
-            found.append(other(reference, "inputs with a few very large values", spiked, tolerance))
-        kept = [trial for trial in found if trial is not None]
-        self.notes["distributions"] = str(2 + len(kept))
-        return trials + kept
+        trials, left_out = [first, own(reference, "other fresh inputs")], []
+        for name, change in (
+            ("signed and scaled inputs", signed), ("inputs with a few very large values", spiked)
+        ):  # fmt: skip
+            trial = other(reference, name, change, tolerance)
+            if trial is None:
+                left_out.append(name)
+            else:
+                trials.append(trial)
+                if trial.strength < 1:
+                    self.notes[change.__name__] = (
+                        f"at {trial.strength:g} of its strength: the reference's own precision"
+                    )
+        self.spikes = max((trial.strength for trial in trials if "very large" in trial.name), default=0.0)
+        self.notes["distributions"] = f"{len(trials)} of 4" + "".join(f"; left out: {name}" for name in left_out)
+        return trials
 
     def _try(self, reference: Reference, trials: list[Trial], work: Work, limit_s: float) -> None:
         tolerance = self.request.problem.tolerance
         aliased = aliases(trials[0].inputs, reference.run(trials[0].inputs, trials[0].seed))
         precision: list[float] = []
-        for number, trial in enumerate(trials if self.validating else trials[:1] + trials[2:]):
+        for number, trial in enumerate(trials if self.validating else trials[:1] + trials[2:3]):
             audit = self.validating and number == 0
             outcome = try_once(self.peer, trial, tolerance, limit_s, audit=audit, aliased=aliased)
             self._learn(outcome, precision)
             if audit:
                 self.labels.update(integrity.check_calls(outcome.calls, self.builds, work.operators))
         self.labels.update(integrity.precision_labels(max(precision, default=None)))
-        if self.validating and self.same_parameters and list(reference.model.parameters()):
+        integrity.check_kept(self.weights)
+        if self.weights.changeable:
             self._perturbed(reference, tolerance, limit_s, aliased)
 
     def _learn(self, outcome: Outcome, precision: list[float]) -> None:
@@ -187,24 +206,28 @@ class Assessment:
             precision.append(outcome.scale_error)
 
     def _perturbed(self, reference: Reference, tolerance: float, limit_s: float, aliased: bool) -> None:
-        """All parameters different, through ``load_state_dict``; then the right ones again for the timed window."""
-        model = reference.perturbed(fresh_seed())
+        """All parameters different from here on: what starts at zero or one is no longer."""
+        self.weights.perturb(fresh_seed())
+        if not self.validating:
+            return
         inputs, seed = reference.inputs(fresh_seed()), fresh_seed()
-        name = "other parameter values (set by load_state_dict: derive nothing from parameters in __init__)"
-        trial = Trial(name=name, inputs=inputs, expected=reference.forward(inputs, seed, model), seed=seed, scaled=True)
-        self._send_state(dict(model.state_dict()))
+        name = "other parameter values (changed in place: derive nothing from parameters in __init__, nor keep it)"
+        trial = Trial(name=name, inputs=inputs, expected=reference.forward(inputs, seed), seed=seed, scaled=True)
         try_once(self.peer, trial, tolerance, limit_s, aliased=aliased)
-        self._send_state(reference.state())
 
     # ------------------------------------------------------------------------------------------------ time
 
     def _timed(self, reference: Reference, trials: list[Trial], work: Work, limit_s: float) -> tuple[Window, Ceilings]:
         tolerance = self.request.problem.tolerance
         needed_work = needed_flops(reference.module)
-        timed = TimedRuns(self.peer, reference, trials[:3], tolerance, self.cost_ms, limit_s)
+        timed = TimedRuns(
+            self.peer, reference, trials[:3], tolerance, self.cost_ms, limit_s,
+            weights=self.weights, spikes=self.spikes, fetch_ms=self.fetch_ms,
+            beside=lambda: integrity.check_alone(self.peer),
+        )  # fmt: skip
         ceilings = Ceilings(Path(self.bench.spec.cache_root), self.bench.spec.device_name, self.backend)
         warmups, runs = _FIRST_CUT if self.validating else (self.request.warmups, self.request.timed_runs)
-        integrity.check_alone(self.peer, self.bench.spec.sandbox == "bubblewrap")
+        integrity.check_alone(self.peer)
         with self.lock.exclusive() as waited:
             self.peer.deadline += waited
             self.notes["lock_wait_s"] = f"{waited:.3f}"
@@ -213,8 +236,10 @@ class Assessment:
             peak = ceilings.usable_gflop_s(tolerance) if needed_work else 0.0
             if not self.validating:
                 ceilings.gflop_s()
-        integrity.check_alone(self.peer, self.bench.spec.sandbox == "bubblewrap")
+        integrity.check_alone(self.peer)
         integrity.check_window(window)
+        if self.backend == "cpu":
+            integrity.check_awake(window)
         mean_ms = summary(window.candidate_ms).mean_ms
         least = floor(work.moved_bytes, needed_work, gb_s, peak or 1.0)
         self.notes["floor_ms"] = f"{least.ms:.4g} ({least.bound})"
@@ -279,8 +304,10 @@ class Assessment:
             "message_cost_ms": self.cost_ms,
             "wall_mean_ms": statistics.fmean(window.wall_ms),
             "clock_gap_ms": statistics.median(window.gap_ms),
+            "asleep_ms": statistics.median(window.asleep_ms),
             "outside_cpu_ms": window.outside_cpu_ms,
-            "fetch_cpu_ms": window.fetch_cpu_ms,
+            "fetch_cpu_ms": statistics.median(window.fetch_cpu_ms),
+            "fetch_rehearsed_ms": self.fetch_ms,
             "fetch_allowed_ms": window.fetch_allowed_ms,
             "cycles": None,
             "instructions": None,

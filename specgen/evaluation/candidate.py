@@ -8,6 +8,7 @@ are taken by the judge's clock. Limits and the loss of root come first, before a
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import faulthandler
 import gc
 import importlib
@@ -51,7 +52,15 @@ def restrict(config: Message) -> None:
         os.setgroups([])
         os.setresgid(config["uid"], config["uid"], config["uid"])
         os.setresuid(config["uid"], config["uid"], config["uid"])
+        _drop_capabilities()
     os.umask(0o077)
+
+
+def _drop_capabilities() -> None:
+    """Also the inheritable ones, which changing the uid leaves."""
+    header = (ctypes.c_uint32 * 2)(0x20080522, 0)  # version 3, this thread
+    if ctypes.CDLL(None, use_errno=True).capset(header, (ctypes.c_uint32 * 6)()):
+        raise OSError(ctypes.get_errno(), "the capabilities cannot be given up")
 
 
 _REFUSED_LAUNCH = (
@@ -113,6 +122,7 @@ class Harness:
         self.log: Any = None
         self.slots: dict[int, list[Any]] = {}
         self.last: Any = None
+        self.held: list[Any] = []
         self.outputs: tuple[int, Any] = (0, None)  # where they are handed over: its number, and our mapping
         self.watch = stopwatch(config["backend"])  # made before the candidate can patch what it uses
 
@@ -164,6 +174,20 @@ class Harness:
             raise self._failure(exc, "load_error") from exc
         return {}
 
+    def places(self, message: Message, fds: list[int]) -> Message:
+        """Where the model keeps the reference's parameters, by names or by these values."""
+        from specgen.evaluation import held
+
+        self.held = held.places(self.model, self._value(message, fds[0]))
+        return {"places": [place.fields() for place in self.held]}
+
+    def bind(self, message: Message, fds: list[int]) -> Message:
+        """From now on those places lie in the judge's memory."""
+        from specgen.evaluation import held
+
+        held.bind(self.model, self.held, self._value(message, fds[0]))
+        return {}
+
     def inputs(self, message: Message, fds: list[int]) -> Message:
         """Map one set of inputs; the memory is the judge's, who sees whether it is changed."""
         self.last = None
@@ -179,7 +203,7 @@ class Harness:
                 calls = self._audited(message)
             else:
                 self._forward(message, self._once)
-        return self._hand_over(message, fds[0]) | {"calls": calls}
+        return self._hand_over(message, fds) | {"calls": calls}
 
     def time(self, message: Message, fds: list[int]) -> None:
         """One forward at the judge's starting shot, timed; outputs stay here until they are fetched."""
@@ -201,9 +225,15 @@ class Harness:
 
     def fetch(self, message: Message, fds: list[int]) -> Message:
         """The outputs of the last timed run; their memory goes back before the next is timed."""
-        answer = self._hand_over(message, fds[0])
+        answer = self._hand_over(message, fds)
         self.last = None
         return answer
+
+    def rehearse(self, message: Message, fds: list[int]) -> Message:
+        """A small output to fetch, so that the judge knows what fetching costs. Before anything foreign is loaded."""
+        del message, fds
+        self.last = self.torch.zeros(64)
+        return {}
 
     def null(self, message: Message, fds: list[int]) -> None:
         """What timed runs cost around their forwards: the same way without one."""
@@ -259,7 +289,7 @@ class Harness:
             self._forward(message, self._once)
         return audit.report()
 
-    def _hand_over(self, message: Message, fd: int) -> Message:
+    def _hand_over(self, message: Message, fds: list[int]) -> Message:
         from specgen.evaluation.tensors import attach, build, describe, leaves, place_of
 
         try:
@@ -272,7 +302,7 @@ class Harness:
         facts = self._facts(self.slots.get(message["slot"], []))
         if size <= message["size"]:
             if self.outputs[0] != message["buffer"]:  # the same memory for all runs of a window: mapped once
-                self.outputs = message["buffer"], attach(fd, message["size"], message["place"])
+                self.outputs = message["buffer"], attach(fds[0], message["size"], message["place"])
             target = build(node, self.outputs[1])
             with self.torch.no_grad():
                 for to, source in zip(leaves(target), leaves(self.last), strict=True):
@@ -324,7 +354,21 @@ class Harness:
         return Failure(status, shown)
 
 
-_HANDLERS = ("load", "construct", "state", "inputs", "run", "time", "burst", "fetch", "null", "pack")
+_HANDLERS = (
+    "load",
+    "construct",
+    "state",
+    "places",
+    "bind",
+    "inputs",
+    "run",
+    "time",
+    "burst",
+    "fetch",
+    "rehearse",
+    "null",
+    "pack",
+)
 
 
 def serve(channel: Channel, harness: Harness) -> None:
@@ -359,7 +403,7 @@ def main(config_text: str) -> None:
     torch.set_num_threads(1)
     with contextlib.suppress(RuntimeError):
         torch.set_num_interop_threads(1)
-    for name in ("audit", "build", "tensors", "archive", "stopwatch"):  # imported now, while nobody waits
+    for name in ("audit", "build", "tensors", "archive", "stopwatch", "held"):  # imported now, while nobody waits
         importlib.import_module(f"specgen.evaluation.{name}")
     gc.freeze()
     gc.disable()  # a collection inside a timed run would be the interpreter's time, not the kernel's

@@ -1,8 +1,10 @@
 """Whether outputs agree with the reference's: trees first, then dtype, shape, finiteness and values.
 
 ``|got - want| <= tolerance + tolerance * |want|`` on the problem's own inputs, as KernelBench; on other distributions
-the output's own scale (root mean square) takes the place of the absolute term. Large tensors are compared piece by
-piece, so that a comparison needs little memory beside what it compares. Not here: what made the outputs.
+the output's own scale (root mean square) takes the place of the absolute term. On any inputs an error above a quarter
+of the output's standard deviation is wrong, however generous the tolerance: a sum of 32768 sigmoids hardly varies
+beside its size, and its mean is no answer. Large tensors are compared piece by piece, so that a comparison needs
+little memory beside what it compares. Not here: what made the outputs.
 """
 
 from __future__ import annotations
@@ -18,6 +20,9 @@ from specgen.evaluation.tensors import dtype_name, leaves
 from specgen.types import Status
 
 _PIECE = 1 << 26
+VARIATION = 0.25  # of the output's standard deviation: what no tolerance may exceed
+_CONSTANT = 1e-5  # below this share of its size an output's variation is rounding, and says nothing
+_FEW = 16  # elements that have no standard deviation to speak of
 
 
 @dataclass(frozen=True)
@@ -65,16 +70,35 @@ def max_abs_error(got: Any, want: Any) -> float:
     return max(errors, default=0.0)
 
 
-def compare(got: Any, want: Any, tolerance: float, *, scaled: bool = False) -> Difference | None:
-    """None if the outputs agree."""
-    return _tree(got, want, tolerance, scaled, "output")
+def spread(leaf: torch.Tensor) -> tuple[float, float] | None:
+    """Mean and standard deviation; None where the output is constant, or too small to tell."""
+    if leaf.numel() < _FEW or not leaf.is_floating_point():
+        return None
+    mean = sum(float(part.double().sum()) for (part,) in pieces(leaf)) / leaf.numel()
+    square = sum(float((part.double() - mean).square().sum()) for (part,) in pieces(leaf)) / leaf.numel()
+    deviation = float(square**0.5)
+    return (mean, deviation) if _CONSTANT * (mean**2 + square) ** 0.5 < deviation < float("inf") else None
 
 
-def _tree(got: Any, want: Any, tolerance: float, scaled: bool, where: str) -> Difference | None:
+@dataclass(frozen=True)
+class _Limits:
+    tolerance: float
+    scaled: bool
+    variation: float
+
+
+def compare(
+    got: Any, want: Any, tolerance: float, *, scaled: bool = False, variation: float = VARIATION
+) -> Difference | None:
+    """None if the outputs agree. ``variation``: of the output's standard deviation, what is wrong in any case."""
+    return _tree(got, want, _Limits(tolerance, scaled, variation), "output")
+
+
+def _tree(got: Any, want: Any, limits: _Limits, where: str) -> Difference | None:
     if isinstance(want, torch.Tensor):
         if not isinstance(got, torch.Tensor):
             return Difference(Status.WRONG_SHAPE, f"{where}: expected a tensor, got {type(got).__name__}")
-        return _tensor(got, want, tolerance, scaled, where)
+        return _tensor(got, want, limits, where)
     if isinstance(want, dict):
         if not isinstance(got, dict) or list(got) != list(want):
             return Difference(Status.WRONG_SHAPE, f"{where}: expected a dict with keys {list(want)[:10]}")
@@ -85,9 +109,9 @@ def _tree(got: Any, want: Any, tolerance: float, scaled: bool, where: str) -> Di
             return Difference(Status.WRONG_SHAPE, f"{where}: expected {len(want)} values, got {count}")
         pairs = [(f"{where}[{index}]", got[index], want[index]) for index in range(len(want))]
     else:
-        return _scalar(got, want, tolerance, where)
+        return _scalar(got, want, limits.tolerance, where)
     for name, a, b in pairs:
-        found = _tree(a, b, tolerance, scaled, name)
+        found = _tree(a, b, limits, name)
         if found is not None:
             return found
     return None
@@ -101,7 +125,8 @@ def _scalar(got: Any, want: Any, tolerance: float, where: str) -> Difference | N
     return None if same else Difference(Status.WRONG_VALUE, f"{where}: expected {want!r}, got {got!r}"[:300])
 
 
-def _tensor(got: torch.Tensor, want: torch.Tensor, tolerance: float, scaled: bool, where: str) -> Difference | None:
+def _tensor(got: torch.Tensor, want: torch.Tensor, limits: _Limits, where: str) -> Difference | None:
+    tolerance, scaled = limits.tolerance, limits.scaled
     if got.shape != want.shape:
         return Difference(Status.WRONG_SHAPE, f"{where}: expected shape {list(want.shape)}, got {list(got.shape)}")
     if got.dtype != want.dtype:
@@ -112,7 +137,7 @@ def _tensor(got: torch.Tensor, want: torch.Tensor, tolerance: float, scaled: boo
         return _values(got, want, bad, where, "exactly") if bool(bad.any()) else None
     floor = tolerance * scale(want) + 1e-12 if scaled else tolerance
     if all(torch.allclose(a, b, rtol=tolerance, atol=floor, equal_nan=True) for a, b in pieces(got, want)):
-        return None
+        return _beside_variation(got, want, limits, where)
     close = torch.isclose(got, want, rtol=tolerance, atol=floor, equal_nan=True)
     strange = ~torch.isfinite(got) & torch.isfinite(want)
     if bool(strange.any()):
@@ -120,6 +145,23 @@ def _tensor(got: torch.Tensor, want: torch.Tensor, tolerance: float, scaled: boo
         return Difference(Status.NOT_FINITE, found.text)
     kind = f"within {tolerance:g} of the output's scale" if scaled else f"within {tolerance:g} + {tolerance:g}*|want|"
     return _values(got, want, ~close, where, kind)
+
+
+def _beside_variation(got: torch.Tensor, want: torch.Tensor, limits: _Limits, where: str) -> Difference | None:
+    """An error that hides what the output says, though it is small beside the output's size."""
+    known = spread(want)
+    if known is None:
+        return None
+    mean, deviation = known
+
+    def wrong(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        allowed = limits.variation * deviation + limits.tolerance * (b - mean).abs()
+        return ((a - b).abs() > allowed) & (a != b)
+
+    if not any(bool(wrong(a, b).any()) for a, b in pieces(got, want)):
+        return None
+    kind = f"within {limits.variation:g} of the output's standard deviation ({deviation:.4g})"
+    return _values(got, want, wrong(got, want), where, kind)
 
 
 def _values(got: torch.Tensor, want: torch.Tensor, bad: torch.Tensor, where: str, kind: str) -> Difference:

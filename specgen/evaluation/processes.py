@@ -66,6 +66,18 @@ def cpu_s(pid: int) -> float:
     return time.clock_gettime((~pid << 3) | 2)
 
 
+def waited_s(pid: int) -> float:
+    """How long the main thread was ready to run and had no CPU; 0 where the kernel does not say."""
+    with contextlib.suppress(OSError, IndexError, ValueError):
+        return int(Path(f"/proc/{pid}/schedstat").read_text().split()[1]) / 1e9
+    return 0.0
+
+
+def sleeps(pid: int) -> int:
+    """How often the main thread has gone to sleep by itself so far."""
+    return status_field(pid, "voluntary_ctxt_switches") or 0
+
+
 def status_field(pid: int, name: str) -> int | None:
     """A number of /proc/<pid>/status, such as ``VmHWM`` (kB)."""
     with contextlib.suppress(OSError, IndexError, ValueError):

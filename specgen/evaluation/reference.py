@@ -98,18 +98,6 @@ class Reference:
         """Parameters and buffers by name; empty for a Model that is no nn.Module."""
         return dict(self.model.state_dict()) if isinstance(self.model, torch.nn.Module) else {}
 
-    def perturbed(self, seed: int) -> Any:
-        """A copy whose floating parameters are all different, also those that start at zero."""
-        model = copy.deepcopy(self.model)
-        generator = torch.Generator(self.device).manual_seed(seed)
-        with torch.no_grad():
-            for value in model.parameters():
-                if value.is_floating_point():
-                    spread = float(value.float().std()) if value.numel() > 1 else 0.0
-                    noise = torch.randn(value.shape, generator=generator, device=self.device)
-                    value.add_((noise * (0.3 * spread or 0.1)).to(value.dtype))
-        return model
-
 
 def _widen(leaf: torch.Tensor) -> torch.Tensor:
     return leaf.double() if leaf.is_floating_point() else leaf

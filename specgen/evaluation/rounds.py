@@ -11,7 +11,7 @@ import torch
 from specgen.evaluation.compare import Difference, compare, max_abs_error, scale_error
 from specgen.evaluation.peer import Peer
 from specgen.evaluation.tensors import Parcel, build, describe, leaves, new_memory, place_of
-from specgen.evaluation.trials import Trial
+from specgen.evaluation.trials import Trial, like
 from specgen.evaluation.verdict import Verdict, rejected
 from specgen.evaluation.wire import Message, ProtocolError, close_all, read_memory_file
 from specgen.types import Status
@@ -37,11 +37,17 @@ class Receiver:
         self.place = place_of(expected)
         self.fd, self.memory = new_memory(self.size, self.place)
         self.number = next(_NUMBERS)
+        self._given = False
 
     @property
     def fields(self) -> Message:
         """What a message about it says."""
         return {"size": self.size, "place": self.place, "buffer": self.number}
+
+    def descriptor(self) -> list[int]:
+        """What is handed over with the first question about it; the other side keeps its mapping."""
+        given, self._given = self._given, True
+        return [] if given else [self.fd]
 
     def close(self) -> None:
         """Give the memory back."""
@@ -119,7 +125,9 @@ def try_once(
     receiver = Receiver(trial.expected)
     try:
         peer.ask("inputs", 60.0, [parcel.fd], slot=0, **parcel.fields)
-        answer = peer.ask("run", timeout_s, [receiver.fd], slot=0, seed=trial.seed, audit=audit, **receiver.fields)
+        answer = peer.ask(
+            "run", timeout_s, receiver.descriptor(), slot=0, seed=trial.seed, audit=audit, **receiver.fields
+        )
         outputs = receiver.take(answer, trial.expected)
     finally:
         receiver.close()
@@ -143,15 +151,5 @@ def judge_values(outputs: Any, trial: Trial, tolerance: float) -> Difference | N
     difference = compare(outputs, trial.expected, tolerance, scaled=trial.scaled)
     if difference is None or trial.exact is None or difference.status is not Status.WRONG_VALUE:
         return difference
-    narrowed = _like(trial.exact, trial.expected)
+    narrowed = like(trial.exact, trial.expected)
     return difference if compare(outputs, narrowed, tolerance, scaled=trial.scaled) is not None else None
-
-
-def _like(exact: Any, expected: Any) -> Any:
-    if isinstance(exact, torch.Tensor):
-        return exact.to(expected.dtype)
-    if isinstance(exact, dict):
-        return {key: _like(value, expected[key]) for key, value in exact.items()}
-    if isinstance(exact, list | tuple):
-        return [_like(a, b) for a, b in zip(exact, expected, strict=True)]
-    return exact

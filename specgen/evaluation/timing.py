@@ -3,19 +3,20 @@
 On a CPU a run's time is the CPU time that its process spent in it: the wall time of an undisturbed run, whatever
 neighbours do. The judge reads the kernel's clock of the candidate's process from outside: the candidate's own word
 can only lengthen a time. On a GPU it is the time between two events (:mod:`specgen.evaluation.stopwatch`), and the
-judge's wall clock over a burst of runs says whether those events told the truth. Before every run the inputs are made
-new where that is cheap (a secret factor on every real-valued tensor) and every output is compared afterwards: a
-remembered result is a wrong one. CPU time outside the candidate's own window shows. Not here: what the numbers mean
-(:mod:`specgen.evaluation.integrity`).
+judge's wall clock over a burst of runs says whether those events told the truth. Before every run inputs and parameters
+get new values (:mod:`specgen.evaluation.renewal`); after it outputs and inputs are compared with the judge's own: a
+remembered result is a wrong one. CPU time outside the candidate's own window shows, and so does time in which it
+sleeps. Not here: what the numbers mean (:mod:`specgen.evaluation.integrity`).
 """
 
 from __future__ import annotations
 
 import gc
-import random
 import statistics
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from random import randrange
 from typing import Any
 
 import torch
@@ -23,11 +24,13 @@ import torch
 from specgen.evaluation import processes
 from specgen.evaluation.peer import Peer
 from specgen.evaluation.reference import Reference
+from specgen.evaluation.renewal import SPIKE_SHARE, Renewed
 from specgen.evaluation.rounds import Receiver, check_unchanged, judge_values
 from specgen.evaluation.stopwatch import stopwatch
 from specgen.evaluation.tensors import Parcel, build, describe, leaves, settle
-from specgen.evaluation.trials import Trial, continuous, fresh_seed
+from specgen.evaluation.trials import Trial, fresh_seed
 from specgen.evaluation.verdict import Verdict, rejected
+from specgen.evaluation.weights import Weights
 from specgen.evaluation.wire import close_all
 from specgen.types import Status, Timing
 
@@ -45,11 +48,13 @@ class Window:
     reference_ms: list[float] = field(default_factory=list)
     wall_ms: list[float] = field(default_factory=list)  # of the candidate's runs, messages included
     gap_ms: list[float] = field(default_factory=list)  # judge's clock - cost of a message - candidate's own clock
+    asleep_ms: list[float] = field(default_factory=list)  # of the candidate's runs: neither running nor ready to run
+    sleeps: list[int] = field(default_factory=list)  # of those: how often it went to sleep; once, after its answer
     gap_allowed_ms: float = 0.0  # for the median of those
     outside_cpu_ms: float = 0.0  # candidate's CPU time while it should have been waiting
     outside_wall_ms: float = 0.0
-    fetch_cpu_ms: float = 0.0  # candidate's CPU time while it handed outputs over
-    fetch_allowed_ms: float = 0.0
+    fetch_cpu_ms: list[float] = field(default_factory=list)  # candidate's CPU time while it handed outputs over
+    fetch_allowed_ms: float = 0.0  # for the median of those
 
 
 def summary(times_ms: list[float]) -> Timing:
@@ -79,58 +84,95 @@ def message_cost_ms(peer: Peer, rounds: int = 24) -> float:
     return statistics.median(spent[rounds // 3 :])
 
 
+def fetch_cost_ms(peer: Peer, rounds: int = 12) -> float:
+    """The median CPU time that handing over a small output costs the harness, cold. Before the file is loaded."""
+    spent = []
+    eviction = torch.ones(1 << 21)
+    small = torch.zeros(64)
+    given, receiver = Parcel.of([small]), Receiver(small)
+    peer.ask("inputs", 30.0, [given.fd], slot=0, **given.fields)
+    for _ in range(rounds):
+        peer.ask("rehearse", 30.0)
+        eviction.add_(1)
+        start = processes.cpu_s(peer.pid)
+        peer.ask("fetch", 30.0, receiver.descriptor(), slot=0, **receiver.fields)
+        spent.append((processes.cpu_s(peer.pid) - start) * 1e3)
+    receiver.close()
+    close_all([given.fd])
+    return statistics.median(spent[rounds // 3 :])
+
+
 @dataclass(frozen=True)
 class _Moment:
-    """The candidate's CPU clock and the wall clock, in seconds."""
+    """The candidate's CPU clock, the wall clock, and how long the candidate waited for a CPU, in seconds."""
 
     cpu: float
     wall: float
+    waited: float
 
     @classmethod
-    def now(cls, cpu: float) -> _Moment:
+    def now(cls, cpu: float, pid: int) -> _Moment:
         """With the CPU clock just read."""
-        return cls(cpu, time.perf_counter())
+        return cls(cpu, time.perf_counter(), processes.waited_s(pid))
+
+    def asleep_ms(self, end: _Moment) -> float:
+        """Wall time until ``end`` in which the candidate neither ran nor waited for a CPU."""
+        return ((end.wall - self.wall) - (end.cpu - self.cpu) - (end.waited - self.waited)) * 1e3
 
 
 class _Slot:
-    """One set of inputs in shared memory, and what it was made from."""
+    """One set of inputs: as the judge has them, and in the memory that the candidate sees."""
 
-    def __init__(self, number: int, trial: Trial) -> None:
+    def __init__(self, number: int, trial: Trial, redraw: Callable[[], Any]) -> None:
         self.number = number
         self.trial = trial
         self.parcel = Parcel.of(trial.inputs)
-        self.shared: list[Any] = self.parcel.value
-        self.pairs = [
-            (base, now) for base, now in zip(leaves(trial.inputs), leaves(self.shared), strict=True) if continuous(base)
-        ]
-        self.factors = [1.0] * len(self.pairs)
+        self.inputs = Renewed(trial.inputs, redraw=redraw)
+        self.spiked = False
 
-    def renew(self) -> None:
-        """New contents: every real-valued tensor times a secret factor in [0.5, 1)."""
-        self.factors = [random.SystemRandom().uniform(0.5, 1.0) for _ in self.pairs]
-        for factor, (base, now) in zip(self.factors, self.pairs, strict=True):
-            torch.mul(base, factor, out=now)
+    def renew(self, spikes: float) -> None:
+        """New contents on both sides."""
+        self.spiked = spikes > 0
+        self.inputs.renew(spikes)
+        with torch.no_grad():
+            for to, source in zip(leaves(self.parcel.value), leaves(self.inputs.private), strict=True):
+                to.copy_(source)
         settle(self.parcel.place)
 
     def check(self) -> None:
         """Refuse inputs that the candidate changed."""
-        factors = iter(self.factors)
-        changed = {id(base): base * next(factors) for base, _ in self.pairs}
-        check_unchanged(self.shared, [changed.get(id(base), base) for base in leaves(self.trial.inputs)])
+        check_unchanged(self.parcel.value, self.inputs.private)
 
 
 class TimedRuns:
     """Runs one window. Construct outside the lock (inputs are laid out), call :meth:`run` inside it."""
 
     def __init__(
-        self, peer: Peer, reference: Reference, trials: list[Trial], tolerance: float, cost_ms: float, limit_s: float
+        self,
+        peer: Peer,
+        reference: Reference,
+        trials: list[Trial],
+        tolerance: float,
+        cost_ms: float,
+        limit_s: float,
+        *,
+        weights: Weights | None = None,
+        spikes: float = 0.0,
+        fetch_ms: float = 0.3,
+        beside: Callable[[], None] = lambda: None,
     ) -> None:
+        """``fetch_ms``: of handing over a small output; ``spikes``: the strength that the reference stands;
+        ``beside``: asked after every run, may refuse."""
+        self.weights = weights
+        self.spikes = spikes
+        self.fetch_ms = fetch_ms
+        self.beside = beside
         self.peer = peer
         self.reference = reference
         self.tolerance = tolerance
         self.cost_ms = cost_ms
         self.limit_s = limit_s
-        self.slots = [_Slot(number, trial) for number, trial in enumerate(trials, start=1)]
+        self.slots = [_Slot(number, trial, self._redraw) for number, trial in enumerate(trials, start=1)]
         self.receiver = Receiver(trials[0].expected)
         self.on_gpu = reference.device == "cuda"
         self.watch = stopwatch(reference.device)
@@ -141,7 +183,7 @@ class TimedRuns:
 
     def run(self, warmups: int, runs: int) -> Window:
         """Warm up, measure, compare every output. Raises Verdict."""
-        self.window.fetch_allowed_ms = runs * (3 * self._copy_ms() + 0.3)
+        self.window.fetch_allowed_ms = 2 * self.fetch_ms + 3 * self._copy_ms() + 0.1
         gc.collect()
         gc.disable()
         try:
@@ -151,9 +193,10 @@ class TimedRuns:
         finally:
             gc.enable()
             self.receiver.close()
-        for slot in self.slots:
-            slot.check()
         return self.window
+
+    def _redraw(self) -> Any:
+        return self.reference.inputs(fresh_seed())
 
     def _check_word(self) -> None:
         """What the candidate's clock left out, by the judge's. On a CPU every run has said it already."""
@@ -186,17 +229,21 @@ class TimedRuns:
         slot = self.slots[number % len(self.slots)]
         seed = fresh_seed()
         self.peer.ask("time", self.limit_s, slot=slot.number, seed=seed)
-        begin = _Moment.now(self._cpu())
-        slot.renew()
+        begin = _Moment.now(self._cpu(), self.peer.pid)
+        slot.renew(self.spikes if randrange(SPIKE_SHARE) == 0 else 0.0)
+        if self.weights is not None:
+            self.weights.renew()
         expected: Any = None
         if number % 2:
             expected, reference_ms = self._reference(slot, seed)
-        before = _Moment.now(self._cpu())
+        sleeps = processes.sleeps(self.peer.pid)
+        before = _Moment.now(self._cpu(), self.peer.pid)
         own_ms = self._candidate()
-        after = _Moment.now(self._cpu())
+        after = _Moment.now(self._cpu(), self.peer.pid)
         if not number % 2:
             expected, reference_ms = self._reference(slot, seed)
-        end = _Moment.now(self._cpu())
+        sleeps = processes.sleeps(self.peer.pid) - sleeps
+        end = _Moment.now(self._cpu(), self.peer.pid)
         outputs = self._fetch(slot, seed)
         fetched = self._cpu()
         if record:
@@ -207,13 +254,17 @@ class TimedRuns:
             window.reference_ms.append(reference_ms)
             window.gap_ms.append(by_judge - own_ms)
             window.wall_ms.append((after.wall - before.wall) * 1e3)
+            window.asleep_ms.append(before.asleep_ms(after))
+            window.sleeps.append(sleeps)
             window.outside_cpu_ms += (before.cpu - begin.cpu + end.cpu - after.cpu) * 1e3
             window.outside_wall_ms += (before.wall - begin.wall + end.wall - after.wall) * 1e3
-            window.fetch_cpu_ms += (fetched - end.cpu) * 1e3
-        self._compare(outputs, expected, slot, number)
+            window.fetch_cpu_ms.append((fetched - end.cpu) * 1e3)
+        slot.check()
+        self.beside()
+        self._compare(outputs, expected, slot, seed, number)
 
     def _reference(self, slot: _Slot, seed: int) -> tuple[Any, float]:
-        outputs, spent = self.reference.timed(slot.shared, seed, self.watch)
+        outputs, spent = self.reference.timed(slot.inputs.private, seed, self.watch)
         return outputs, spent / 1e6
 
     def _cpu(self) -> float:
@@ -230,14 +281,18 @@ class TimedRuns:
 
     def _fetch(self, slot: _Slot, seed: int) -> Any:
         answer = self.peer.ask(
-            "fetch", self.limit_s, [self.receiver.fd], slot=slot.number, seed=seed, **self.receiver.fields
+            "fetch", self.limit_s, self.receiver.descriptor(), slot=slot.number, seed=seed, **self.receiver.fields
         )
         return self.receiver.take(answer, slot.trial.expected)
 
-    def _compare(self, outputs: Any, expected: Any, slot: _Slot, number: int) -> None:
-        trial = Trial(slot.trial.name, slot.shared, expected, 0, scaled=slot.trial.scaled)
+    def _compare(self, outputs: Any, expected: Any, slot: _Slot, seed: int, number: int) -> None:
+        scaled = slot.trial.scaled or slot.spiked
+        trial = Trial(slot.trial.name, slot.inputs.private, expected, seed, scaled=scaled)
         difference = judge_values(outputs, trial, self.tolerance)
         if difference is None:
+            return
+        trial.exact = self.reference.double(trial.inputs, seed)  # fp32 itself may be imprecise on these values
+        if judge_values(outputs, trial, self.tolerance) is None:
             return
         if difference.status in (Status.WRONG_SHAPE, Status.WRONG_DTYPE):
             raise Verdict(difference.status, difference.text)

@@ -79,16 +79,17 @@ def needed_bytes(reference: Reference, trial: Trial, work: Work) -> int:
     """
     total = work.output_bytes
     inputs = list(trial.inputs)
+    before = reference.forward(inputs, trial.seed)  # its parameters may have changed since the trial
     for number, leaf in enumerate(leaves(inputs)):
         if not leaf.is_floating_point() or leaf.numel() < 1024:
             continue
         for chunk in range(_CHUNKS):
-            if _depends(reference, trial, number, chunk):
+            if _depends(reference, trial, before, number, chunk):
                 total += leaf.numel() * leaf.element_size() // _CHUNKS
     return total
 
 
-def _depends(reference: Reference, trial: Trial, number: int, chunk: int) -> bool:
+def _depends(reference: Reference, trial: Trial, before: Any, number: int, chunk: int) -> bool:
     position = -1
 
     def change(leaf: torch.Tensor) -> torch.Tensor:
@@ -103,5 +104,5 @@ def _depends(reference: Reference, trial: Trial, number: int, chunk: int) -> boo
         return flat.reshape(leaf.shape)
 
     changed = reference.forward(list(mapped(trial.inputs, change)), trial.seed)
-    pairs = zip(leaves(changed), leaves(trial.expected), strict=True)
+    pairs = zip(leaves(changed), leaves(before), strict=True)
     return any(not torch.equal(a, b) for a, b in pairs)
