@@ -105,14 +105,14 @@ def file_line(source: str, number: int, quoted: str) -> int:
     wanted, lines = quoted.strip(), source.splitlines()
     if not wanted:
         return 0
-    found = {first + number - 1 for first, text in _literals(source) if text[number - 1 : number] == [wanted]}
+    found = {first + number - 1 for first, text in literals(source) if text[number - 1 : number] == [wanted]}
     found = {line for line in found if line <= len(lines) and wanted in lines[line - 1]}
     if len(found) != 1:
         found = {at for at, line in enumerate(lines, 1) if line.strip() == wanted}
     return found.pop() if len(found) == 1 else 0
 
 
-def _literals(source: str) -> list[tuple[int, list[str]]]:
+def literals(source: str) -> list[tuple[int, list[str]]]:
     """The string literals of a file: the line each begins on, and its own lines, stripped."""
     try:
         tree = ast.parse(source)

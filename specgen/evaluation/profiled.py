@@ -1,9 +1,9 @@
-"""What runs in the profiler's sandbox: ``launch`` starts ncu, and ncu starts ``main``, which runs the candidate.
+"""What runs in a tool's sandbox: ``launch`` starts the tool, and that starts ``main``, which runs the candidate.
 
-``launch`` gives up root before it starts ncu, keeps the judge's descriptors (ncu hands none on) and gives them to
+``launch`` gives up root before it starts the tool, keeps the judge's descriptors (ncu hands none on) and gives them to
 ``main`` through a socket. ``main`` loads the candidate from the build products it was packed with, runs its forward
 to warm up, and once more between cudaProfilerStart and -Stop. Neither decides anything: that is
-:mod:`specgen.evaluation.counters`.
+:mod:`specgen.evaluation.tools` and its callers.
 """
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ from specgen.evaluation.candidate import Failure, Harness, restrict
 from specgen.evaluation.wire import Channel, Message
 
 SAYS = "profiled:"  # how lines begin that tell the judge why there is nothing to count
-_WARMUPS = 2
 _START = (
     "import sys; sys.path.insert(0, sys.argv[1]); from specgen.evaluation import profiled; profiled.{}(*sys.argv[2:])"
 )
@@ -34,25 +33,28 @@ def python(function: str, *words: str) -> list[str]:
 
 
 def launch(config_text: str) -> NoReturn:
-    """Limits first, then ncu as a child; exits as it does."""
+    """Limits first, then the tool as a child; exits as it does."""
     config: Message = json.loads(config_text)
     restrict(config)
     address = f"{config['tmp']}/specgen-profiled"
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as server:
         server.bind(address)
         server.listen(1)
-        ncu = subprocess.Popen([*config["ncu"], *python("main", address)], stdin=subprocess.DEVNULL)
-        while ncu.poll() is None and not select.select([server], [], [], 0.2)[0]:
+        tool = subprocess.Popen(
+            [*config["tool"], *python("main", address)], stdin=subprocess.DEVNULL,
+            env={**os.environ, **config["environment"]},
+        )  # fmt: skip
+        while tool.poll() is None and not select.select([server], [], [], 0.2)[0]:
             pass
-        if ncu.poll() is None:
+        if tool.poll() is None:
             taken, _ = server.accept()
             with contextlib.suppress(OSError):  # gone already: its exit says so
                 Channel(taken).send(config["job"], config["fds"])
-    os._exit(ncu.wait() & 0xFF)
+    os._exit(tool.wait() & 0xFF)
 
 
 def main(address: str) -> None:
-    """Under ncu: receive the job, then run it. What the candidate prints goes to stderr: stdout is ncu's table."""
+    """Under the tool: receive the job, then run it. What the candidate prints goes to stderr: stdout is the tool's."""
     os.dup2(2, 1)
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     sock.connect(address)
@@ -79,7 +81,7 @@ def _profile(job: Message, fds: list[int], channel: Channel) -> None:
     harness.inputs(job["inputs"] | {"slot": 1}, [inputs])
     given = _own_copy(harness.slots.pop(1), job["harness"]["backend"])
     with torch.no_grad():
-        for _ in range(_WARMUPS):
+        for _ in range(int(job["warmups"])):
             harness.model(*given)
         harness.watch.finish()
         if harness.on_gpu:
