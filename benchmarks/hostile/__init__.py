@@ -1,0 +1,1 @@
+"""Hostile candidates: attacks on the walls, canary secrets, infrastructure that breaks under an evaluation."""
