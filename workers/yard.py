@@ -145,11 +145,10 @@ class Yard:
         self._stop_unwanted()
         for target in self._targets:
             for queue in DEVICE_QUEUES:
-                if len(self.sites) >= self._plan.slots:
-                    return
-                for tag in self._waiting.tags(queue, target.labels, LOOK_AT):
-                    if len(self.sites) < self._plan.slots:
-                        self._consider(tag, target)
+                if self._room(target):
+                    for tag in self._waiting.tags(queue, target.labels, LOOK_AT):
+                        if self._room(target):
+                            self._consider(tag, target)
 
     def reap(self) -> None:
         """Finish what is built; without waiting."""
@@ -169,21 +168,28 @@ class Yard:
 
     # ------------------------------------------------------------------------------------------ inside
 
+    def _room(self, target: Target) -> bool:
+        """For one more build, at once: a device that comes for the request must not wait for torch to be imported."""
+        return len(self.sites) < self._plan.slots and any(waiter.ready for waiter in self._warm[target])
+
     def _consider(self, tag: str, target: Target) -> None:
-        candidate = self._known.get(tag)
-        if candidate is not None and (not candidate or candidate in self._settled):
+        candidate, request = self._known.get(tag), None
+        if candidate is None:
+            request = self._read(tag)
+            candidate = self._known[tag]
+        if not candidate or candidate in self._settled:
             return
         for site in self.sites:
             if site.request.candidate_id == candidate:
                 site.tags.add(tag)
                 return
-        if (request := self._read(tag)) is None:
+        if (request := request or self._read(tag)) is None:
             return
         place = stored.entry(self._cache_root, request.source)
         if place.is_file():
-            self._settle(request.candidate_id)
-        elif (cell := self._ready(target)) is not None:
-            self._begin(cell, target, request, tag, place)
+            self._settle(candidate)
+        else:
+            self._begin(target, request, tag, place)
 
     def _read(self, tag: str) -> EvaluationRequest | None:
         """None where the request is gone, or there is nothing to build for it."""
@@ -196,27 +202,21 @@ class Yard:
         _remember(self._known, tag, request.candidate_id if request is not None and useful else "")
         return request if useful else None
 
-    def _ready(self, target: Target) -> Cell | None:
-        """A sandbox that has imported torch: a device that comes for the request then must not wait for that."""
-        for waiter in self._warm[target]:
-            if waiter.ready:
-                self._warm[target].remove(waiter)
-                return waiter.cell
-        return None
-
-    def _begin(self, cell: Cell, target: Target, request: EvaluationRequest, tag: str, place: Path) -> None:
+    def _begin(self, target: Target, request: EvaluationRequest, tag: str, place: Path) -> None:
         try:
             claim = Claim.alone(place)
         except OSError as exc:
             raise InfrastructureError(f"{place.parent.parent} cannot be used: {exc}", "see SPECGEN_CACHE") from exc
-        if claim is None or place.is_file():  # another builder has it, or had it and let go just now; or a device has
-            self._warm[target].append(Waiter(cell))
-            if claim is not None:
-                claim.release()
+        if claim is None:  # another builder has it, or a device
+            return
+        if place.is_file():  # and had it a moment ago
+            claim.release()
             return
         stored.sweep(place)
-        cell.submit(request)
-        self.sites.append(Site(target, cell, claim, request, {tag}))
+        waiter = next(waiter for waiter in self._warm[target] if waiter.ready)
+        self._warm[target].remove(waiter)
+        waiter.cell.submit(request)
+        self.sites.append(Site(target, waiter.cell, claim, request, {tag}))
 
     def _start(self, target: Target) -> Cell:
         index = next(self._indices) % INDICES
