@@ -1,162 +1,122 @@
-"""``python -m benchmarks.build --cpu``: the façade against stock, same machine, same sources, same verdicts.
+"""``python -m benchmarks.build --cpu|--gpu|--errors``: the façade against stock, same machine, same sources.
 
-Each source of the corpus is built by both routes; CPU seconds are those of the compilers (the bar's unit, because a
-shared machine does not change them much), and every result and message of the built modules is compared bit for bit.
-One kernel is timed by either route. Takes about half a minute of CPU a source, nearly all of it stock's.
+Every source is built by both routes and every result and message of what was built is compared bit for bit; a line a
+source, then the figures. ``--audit N`` adds rendered candidates until N pairs were built by the façade, and
+``--record`` keeps the result with the product. ``--errors`` compares sources that do not compile, or nearly do not.
+
+A stock build takes half a minute of CPU (CUDA: over a minute). An interrupted run goes on where it was with the same
+``--state``; ``--part 2/4`` and ``--limit-s`` cut one into pieces; figures are of all pairs in the state file. On a GPU
+machine several sources are built at once, as cores and memory allow.
 """
 
 from __future__ import annotations
 
 import argparse
-import resource
-import statistics
 import tempfile
 import time
-from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
-from types import ModuleType
-from typing import Any, Literal
 
 import torch
-from torch.utils import cpp_extension
 
-from benchmarks.build_cases import Case, outcome, same, tensor
-from benchmarks.build_more_cases import ALL_CASES
-from benchmarks.figures import figure, machine
-from specgen.evaluation.build import BuildFailed, BuildLog, ensure_support, install
-
-BAR = 15.0
-SPEED_BAR = 1.05  # a kernel by either route: at most 5 % apart
-
-
-@dataclass(frozen=True)
-class Built:
-    """One case by one route. ``module`` is None where it did not build; then ``error`` is the message."""
-
-    module: ModuleType | None
-    error: str
-    cpu_s: float
-    wall_s: float
-    log: BuildLog
-
-
-def build(case: Case, mode: Literal["auto", "stock"], support: Path) -> Built:
-    cache = Path(tempfile.mkdtemp(prefix="bench-build-"))
-    log = install(cache, mode=mode, support=support)
-    load: Any = cpp_extension.load_inline
-    before, started = _children_s(), time.perf_counter()
-    module, error = None, ""
-    try:
-        module = load(**case.arguments())
-    except BuildFailed as failed:
-        error = failed.message
-    return Built(module, error, _children_s() - before, time.perf_counter() - started, log)
-
-
-def agree(case: Case, fast: Built, slow: Built) -> list[str]:
-    """What differs between the routes: an empty list is the same verdict."""
-    if fast.module is None or slow.module is None:
-        here, there = (" ".join(_errors(built.error)) for built in (fast, slow))
-        return [] if here == there else [f"{case.name}: {here!r} instead of {there!r}"]
-    differing = []
-    for index, call in enumerate(case.calls):
-        got, official = (_comparable(outcome(call, module)) for module in (fast.module, slow.module))
-        if not same(got, official, exactly=True):
-            differing.append(f"{case.name}, call {index}: {got!r} instead of {official!r}")
-    return differing
-
-
-def speed_ratio(fast: ModuleType, slow: ModuleType) -> float:
-    """Median time of one kernel by the façade over stock's: runs interleaved, each route first half of the time."""
-    a, b = tensor(256, 256), tensor(256, 256, seed=1)
-    times: dict[ModuleType, list[float]] = {fast: [], slow: []}
-    for index in range(400):
-        for module in (fast, slow) if index % 2 else (slow, fast):
-            started = time.perf_counter()
-            module.matmul(a, b)
-            times[module].append(time.perf_counter() - started)
-    return statistics.median(times[fast][20:]) / statistics.median(times[slow][20:])
-
-
-def _children_s() -> float:
-    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return usage.ru_utime + usage.ru_stime
-
-
-def _errors(text: str) -> list[str]:
-    return [line for line in text.splitlines() if "error:" in line]
-
-
-def _comparable(value: Any) -> Any:
-    """Without the backtrace that torch appends where its own wrapper does not translate the exception."""
-    if isinstance(value, tuple) and len(value) == 2 and all(isinstance(part, str) for part in value):
-        return value[0], value[1].split("\nException raised from")[0]
-    return value
-
-
-@dataclass
-class Tally:
-    """What the whole corpus gave."""
-
-    cpu: list[float] = field(default_factory=list)  # stock over façade, CPU seconds
-    wall: list[float] = field(default_factory=list)
-    differing: list[str] = field(default_factory=list)
-    unexpected: list[str] = field(default_factory=list)
-    kernel: float | None = None
-
-    def add(self, case: Case, fast: Built, slow: Built) -> None:
-        """Compare one case's two builds and print its line."""
-        build_log = fast.log.builds[0]
-        self.differing += agree(case, fast, slow)
-        if build_log.route != case.route:
-            self.unexpected.append(f"{case.name}: {build_log.route} ({build_log.fallback})")
-        if build_log.route == "facade":
-            self.cpu.append(slow.cpu_s / fast.cpu_s)
-            self.wall.append(slow.wall_s / fast.wall_s)
-        if case.name == "tiled_matmul" and fast.module is not None and slow.module is not None:
-            self.kernel = speed_ratio(fast.module, slow.module)
-        print(
-            f"{case.name:28} {build_log.route:7} {fast.cpu_s:6.2f} s CPU, stock {slow.cpu_s:6.2f} s;"
-            f" wall {fast.wall_s:.2f} and {slow.wall_s:.2f} s",
-            flush=True,
-        )
-
-
-def run_cpu(cases: list[Case], support: Path) -> bool:
-    """Build and compare them all; prints a line a source, then the figures. True if every bar holds."""
-    tally = Tally()
-    for case in cases:
-        tally.add(case, build(case, "auto", support), build(case, "stock", support))
-    for line in [*tally.differing, *tally.unexpected]:
-        print(line)
-    rows = []
-    if tally.cpu:
-        median = statistics.median(tally.cpu)
-        rows.append(figure("build_cpu_seconds_ratio_median", median, "x", f">= {BAR:g}", median >= BAR))
-        figure("build_cpu_seconds_ratio_min", min(tally.cpu), "x", "", None)
-        figure("build_wall_ratio_median", statistics.median(tally.wall), "x", "", None)
-    compared = sum(len(case.calls) or 1 for case in cases)
-    rows.append(figure("build_pairs_compared", len(cases), "sources", ">= 1", bool(cases)))
-    share = 1 - len(tally.differing) / max(1, compared)
-    rows.append(figure("build_same_verdicts", share, "share", "= 1", not tally.differing))
-    share = 1 - len(tally.unexpected) / max(1, len(cases))
-    rows.append(figure("build_expected_routes", share, "share", "= 1", not tally.unexpected))
-    if tally.kernel is not None:
-        holds = tally.kernel <= SPEED_BAR
-        rows.append(figure("build_kernel_time_facade_over_stock", tally.kernel, "x", f"<= {SPEED_BAR:g}", holds))
-    return all(row["holds"] for row in rows)
+from benchmarks.build_compile_only import compile_only
+from benchmarks.build_figures import audit_figures, error_figures, figures
+from benchmarks.build_pairs import Engine, Pair
+from benchmarks.build_subjects import Corpus, Subject, subjects
+from benchmarks.figures import machine
+from specgen.evaluation.build import ensure_support
+from specgen.evaluation.build.sampling import audit_hash, record
+from specgen.evaluation.build.toolchain import builds_at_once
+from specgen.settings import get_settings
 
 
 def main() -> int:
+    options = _options()
+    corpus: Corpus = "gpu" if options.gpu else "errors" if options.errors else "cpu"
+    chosen = list(chain(subjects(corpus), subjects("candidates") if options.audit and corpus == "cpu" else ()))
+    if options.only:
+        chosen = [subject for subject in chosen if subject.name in options.only]
+    part, parts = options.part
+    chosen = chosen[part - 1 :: parts]
+    cache: Path = options.cache or get_settings().cache_path
+    support = ensure_support(cache)
+    gpu = f", {torch.cuda.get_device_name()}" if torch.cuda.is_available() else ""
+    print(f"{machine()}{gpu}, torch {torch.__version__}, {len(chosen)} sources", flush=True)
+    if options.compile_only:
+        return 0 if compile_only(chosen, support, options.stock_pairs) else 1
+    if corpus == "gpu" and not torch.cuda.is_available():
+        print("no GPU that torch can use here: nothing to compare (--compile-only shows what compiles)")
+        return 2
+    # a stock build compiles two files at once, CUDA's and the bindings'
+    at_once = options.at_once or (max(1, builds_at_once() // 2) if corpus == "gpu" else 1)
+    state = options.state or _default_state(cache, corpus, audit=bool(options.audit))
+    engine = Engine(corpus, support, state, at_once, time.monotonic() + options.limit_s)
+    print(f"{at_once} pairs at once, kept in {state}", flush=True)
+    pairs = _run(engine, chosen, options.audit)
+    return 0 if _report(pairs, corpus, options) else 1
+
+
+def _run(engine: Engine, chosen: list[Subject], audit: int) -> list[Pair]:
+    pairs: list[Pair] = []
+    for pair in engine.run(chosen):
+        pairs.append(pair)
+        print(pair.line, flush=True)
+        for difference in pair.differing:
+            print(f"  {difference}", flush=True)
+        if audit and sum(one.route == "facade" for one in pairs) >= audit:
+            break
+    if len(pairs) < len(chosen) and not audit:
+        print(f"{len(chosen) - len(pairs)} sources are left: go on with the same --state")
+    return pairs
+
+
+def _report(pairs: list[Pair], corpus: Corpus, options: argparse.Namespace) -> bool:
+    for pair in pairs:
+        if not pair.as_expected:
+            print(f"{pair.name}: built by {pair.route} ({pair.fallback})")
+    if corpus == "errors":
+        return error_figures(pairs)
+    holds = figures(pairs, corpus)
+    if options.audit:
+        backend = "cuda" if corpus == "gpu" else "cpu"
+        holds = audit_figures(pairs, backend, options.audit) and holds
+        if options.record:
+            audited = [pair for pair in pairs if pair.route == "facade"]
+            record(backend, torch.__version__, len(audited), sum(bool(pair.differing) for pair in audited))
+    return holds
+
+
+def _default_state(cache: Path, corpus: Corpus, *, audit: bool) -> Path:
+    if audit:
+        return cache / f"audit-{corpus}-{audit_hash('cuda' if corpus == 'gpu' else 'cpu')}.jsonl"
+    return Path(tempfile.mkdtemp(prefix="specgen-build-")) / "pairs.jsonl"
+
+
+def _part(text: str) -> tuple[int, int]:
+    number, _, of = text.partition("/")
+    part, parts = int(number), int(of)
+    if not 1 <= part <= parts:
+        raise argparse.ArgumentTypeError(f"{text}: give 1/4 to 4/4 for four parts")
+    return part, parts
+
+
+def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.build", description=__doc__)
-    parser.add_argument("--cpu", action="store_true", required=True, help="the CPU corpus")
-    parser.add_argument("--limit", type=int, default=len(ALL_CASES), metavar="N", help="only the first N sources")
+    which = parser.add_mutually_exclusive_group(required=True)
+    which.add_argument("--cpu", action="store_true", help="C++ sources")
+    which.add_argument("--gpu", action="store_true", help="CUDA sources, on a machine with a GPU")
+    which.add_argument("--errors", action="store_true", help="C++ sources that fail, or nearly")
     parser.add_argument("--only", nargs="*", default=(), metavar="NAME", help="only these sources")
-    parser.add_argument("--cache", type=Path, default=Path(tempfile.gettempdir()) / "specgen-build-bench")
-    options = parser.parse_args()
-    cases = [case for case in ALL_CASES if not options.only or case.name in options.only][: options.limit]
-    print(f"{machine()}, torch {torch.__version__}, {len(cases)} sources")
-    return 0 if run_cpu(cases, ensure_support(options.cache)) else 1
+    parser.add_argument("--part", type=_part, default=(1, 1), metavar="I/N", help="every Nth source from the Ith")
+    parser.add_argument("--limit-s", type=float, default=float("inf"), help="start no pair after so many seconds")
+    parser.add_argument("--at-once", type=int, default=0, metavar="N", help="pairs at once (by default as fits)")
+    parser.add_argument("--state", type=Path, help="file of finished pairs; they are not run again")
+    parser.add_argument("--audit", type=int, default=0, metavar="N", help="until N pairs were built by the façade")
+    parser.add_argument("--record", action="store_true", help="with --audit: keep its result with the product")
+    parser.add_argument("--compile-only", action="store_true", help="with --gpu: compile, run nothing (no GPU needed)")
+    parser.add_argument("--stock-pairs", type=int, default=3, metavar="N", help="of --compile-only: also by stock")
+    parser.add_argument("--cache", type=Path, help="of the support library (default: SPECGEN_CACHE, or the user's)")
+    return parser.parse_args()
 
 
 if __name__ == "__main__":

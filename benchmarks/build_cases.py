@@ -1,13 +1,15 @@
 """Candidates' C++ of varied style, each with calls and what they must give: the corpus of the build benchmark.
 
 Used twice: tests/evaluation/test_build.py runs them through the façade and checks the results, and
-``python -m benchmarks.build`` builds each by both routes and compares every result and every message.
+``python -m benchmarks.build`` builds each by both routes and compares every result and every message. CUDA sources are
+in `benchmarks.build_cuda_cases`, wrong ones in `benchmarks.build_error_cases`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from pathlib import Path
 from types import ModuleType
 from typing import Any, Literal
 
@@ -34,7 +36,11 @@ class Call:
 
 @dataclass(frozen=True)
 class Case:
-    """One source. ``route``: which route must build it; ``error``: words of the failure where it must not build."""
+    """One source. ``route``: which route must build it; ``error``: words of the failure where it must not build.
+
+    With ``cuda`` the first source holds prototypes (or host code) and ``cuda`` the kernels; with ``files`` (name ->
+    text) nothing is inline: they are written out and built by ``load``.
+    """
 
     name: str
     source: str
@@ -43,15 +49,33 @@ class Case:
     cflags: tuple[str, ...] = ("-O3",)
     route: Literal["facade", "stock"] = "facade"
     error: str = ""
+    cuda: str = ""
+    cuda_cflags: tuple[str, ...] = ()
+    ldflags: tuple[str, ...] = ()
+    files: Mapping[str, str] = field(default_factory=dict)
+    exact: bool = True  # False where two runs of one library may differ in the last bits
 
     def arguments(self) -> Mapping[str, Any]:
         """For ``load_inline``."""
-        return {
+        found: dict[str, Any] = {
             "name": f"case_{self.name}",
             "cpp_sources": [self.source],
             "functions": self.functions,
             "extra_cflags": list(self.cflags),
         }
+        if self.cuda:
+            found |= {"cuda_sources": [self.cuda], "extra_cuda_cflags": list(self.cuda_cflags)}
+        if self.ldflags:
+            found["extra_ldflags"] = list(self.ldflags)
+        return found
+
+    def file_arguments(self, directory: Path) -> Mapping[str, Any]:
+        """For ``load``: the files are written to ``directory``; headers among them are found there."""
+        for name, text in self.files.items():
+            (directory / name).write_text(text)
+        sources = [str(directory / name) for name in self.files if name.endswith((".cpp", ".cu"))]
+        found = {"name": f"case_{self.name}", "sources": sources, "extra_cflags": list(self.cflags)}
+        return found | ({"extra_cuda_cflags": list(self.cuda_cflags)} if self.cuda_cflags else {})
 
 
 def outcome(call: Call, module: ModuleType) -> Value:
@@ -67,7 +91,9 @@ def same(a: Value, b: Value, *, exactly: bool) -> bool:
     if isinstance(a, torch.Tensor) and isinstance(b, torch.Tensor):
         if a.shape != b.shape or a.dtype != b.dtype:
             return False
-        return torch.equal(a, b) if exactly else torch.allclose(a, b, rtol=1e-4, atol=1e-5, equal_nan=True)
+        return (
+            torch.equal(_bits(a), _bits(b)) if exactly else torch.allclose(a, b, rtol=1e-4, atol=1e-5, equal_nan=True)
+        )
     if isinstance(a, list | tuple) and isinstance(b, list | tuple):
         return (
             type(a) is type(b)
@@ -76,7 +102,12 @@ def same(a: Value, b: Value, *, exactly: bool) -> bool:
         )
     if isinstance(a, float) and isinstance(b, float) and not exactly:
         return abs(a - b) <= 1e-4 * max(1.0, abs(b))
-    return type(a) is type(b) and bool(a == b)
+    return type(a) is type(b) and bool(a == b or (a != a and b != b))
+
+
+def _bits(value: torch.Tensor) -> torch.Tensor:
+    """So that a NaN equals itself, and zeros of two signs differ."""
+    return value.detach().contiguous().reshape(-1).view(torch.uint8)
 
 
 def tensor(*shape: int, dtype: torch.dtype = torch.float32, seed: int = 0) -> torch.Tensor:

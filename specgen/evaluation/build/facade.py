@@ -18,6 +18,7 @@ from specgen.evaluation.build.support import Support
 from specgen.evaluation.build.toolchain import Deadline, cuda_home, cxx, run, run_all
 
 DOES_NOT_COMPILE = "it does not compile with the façade"
+_BINDINGS = "bindings.cpp"
 
 
 @dataclass(frozen=True)
@@ -51,25 +52,34 @@ def compile_units(
     request: BuildRequest, directory: Path, support: Support, deadline: Deadline
 ) -> tuple[list[str], str]:
     """The object files (names in ``directory``) and what the compilers printed. Raises as :func:`build`."""
-    translations = list(translate(request))
     for name, text in support.overloads.includes(request.source).items():
         (directory / name).write_text(text)
-    for one in translations:
-        (directory / one.file).write_text(one.text)
     for unit in request.units:
         unit.write_sources(directory)
+    objects, output, failed = _compile(request, list(translate(request)), directory, support, deadline)
+    if failed and len(objects) < len(request.units) and _BINDINGS in output:
+        # nvcc declares functions that g++ does not, such as norm(): a prototype of that name stands better alone
+        objects, output, failed = _compile(request, list(translate(request, join=False)), directory, support, deadline)
+    if failed:
+        raise FacadeRefused(DOES_NOT_COMPILE, output)
+    return objects, output
+
+
+def _compile(
+    request: BuildRequest, translations: list[_Translation], directory: Path, support: Support, deadline: Deadline
+) -> tuple[list[str], str, bool]:
+    for one in translations:
+        (directory / one.file).write_text(one.text)
     done = run_all([_command(request, one, directory, support) for one in translations], directory, deadline)
     output = "\n".join(one.output for one in done if one.output)
-    if any(one.code != 0 for one in done):
-        raise FacadeRefused(DOES_NOT_COMPILE, output)
-    return [f"{one.file}.o" for one in translations], output
+    return [f"{one.file}.o" for one in translations], output, any(one.code != 0 for one in done)
 
 
-def translate(request: BuildRequest) -> Iterator[_Translation]:
+def translate(request: BuildRequest, *, join: bool = True) -> Iterator[_Translation]:
     """The files to compile. Prototypes and bindings join the CUDA unit; definitions get a unit of their own."""
     cuda = [unit for unit in request.units if unit.language == "cuda"]
     plain = [unit for unit in request.units if unit.language == "cpp"]
-    if request.kind == "load_inline" and cuda and _only_prototypes(plain):
+    if join and request.kind == "load_inline" and cuda and _only_prototypes(plain):
         yield _translation(request, "unit0.cu", "cuda", [*cuda, *plain], request.bindings)
         return
     for index, unit in enumerate([*plain, *cuda]):
@@ -85,7 +95,7 @@ def _translation(request: BuildRequest, file: str, language: str, units: list[Un
         parts.append("#include <specgen/facade.h>\n" + ("#include <cuda.h>\n" if cuda else ""))
     parts += [f"{source}\n" for unit in units for source in unit.numbered]
     if bindings:
-        parts.append(f'#line 1 "bindings.cpp"\n{bindings}')
+        parts.append(f'#line 1 "{_BINDINGS}"\n{bindings}')
     return _Translation(file, language, "".join(parts))
 
 
@@ -111,11 +121,13 @@ def _command(request: BuildRequest, one: _Translation, directory: Path, support:
     """Stock's flags in stock's order; only the include path is ours."""
     includes = [f"-I{path}" for path in request.include_paths]
     if request.kind == "load":  # a file finds its neighbours, as it does where it lies
-        includes += [f"-iquote{Path(unit.file).parent}" for unit in request.units]
+        folders = dict.fromkeys(f"-iquote{Path(unit.file).parent}" for unit in request.units)
+        passed_on = ("-Xcompiler",) if one.language == "cuda" else ()  # nvcc has no such option of its own
+        includes += [word for folder in folders for word in (*passed_on, folder)]
     defines = [f"-DTORCH_EXTENSION_NAME={request.name}", "-DTORCH_API_INCLUDE_EXTENSION_H"]
     system = [directory, support.include]
     common = [*defines, *includes]
-    if one.language == "cuda":
+    if request.uses_cuda:
         system += [_cuda_home() / "include"]
     system += [Path(sysconfig.get_path("include"))]
     common += [word for path in system for word in ("-isystem", str(path))]

@@ -9,6 +9,7 @@ import contextlib
 import hashlib
 import os
 import platform
+import re
 import shutil
 import subprocess
 import sys
@@ -28,6 +29,9 @@ from specgen.evaluation.build.errors import BuildTimeout, CompilerKilled
 # gcc's driver reports a killed cc1plus in words and exits with 1.
 _KILLED_WORDS = "Killed signal terminated program"
 _KILLED_CODES = (137, -9)
+JOB_BYTES = 2 << 30  # one compiler over torch's headers: 1.2 GB of g++, 1.6 GB of nvcc's parts, and some room
+_CGROUP = Path("/sys/fs/cgroup")
+_NVCC_THREADS = re.compile(r"(?:^|\s)(?:-t|--threads)[= ]?(\d+)(?=\s|$)")
 
 
 @dataclass(frozen=True)
@@ -102,6 +106,31 @@ def cuda_home() -> Path | None:
     return None
 
 
+def builds_at_once() -> int:
+    """How many compilers may run side by side in this process: a core and 2 GiB each, and no more than MAX_JOBS."""
+    wanted = os.environ.get("MAX_JOBS", "")
+    limit = int(wanted) if wanted.isdigit() and int(wanted) > 0 else len(os.sched_getaffinity(0))
+    return max(1, min(limit, len(os.sched_getaffinity(0)), free_bytes() // JOB_BYTES))
+
+
+def free_bytes() -> int:
+    """Memory that is free here: the machine's, or what the container's limit leaves if that is less."""
+    machine = int(psutil.virtual_memory().available)  # type: ignore[no-untyped-call]
+    try:
+        limit = int((_CGROUP / "memory.max").read_text())
+        used = int((_CGROUP / "memory.current").read_text())
+        cached = re.search(r"^inactive_file (\d+)$", (_CGROUP / "memory.stat").read_text(), re.MULTILINE)
+    except (OSError, ValueError):  # no limit ("max"), or nothing of the kind to see
+        return machine
+    return max(0, min(machine, limit - used + (int(cached[1]) if cached else 0)))
+
+
+def _threads_of(command: Sequence[str]) -> int:
+    """How many compilers one command starts at once: nvcc's own ``--threads``."""
+    found = _NVCC_THREADS.search(" ".join(command)) if Path(command[0]).name == "nvcc" else None
+    return max(1, int(found[1])) if found else 1
+
+
 @contextlib.contextmanager
 def ninja_on_path() -> Iterator[None]:
     """torch calls ``ninja`` by name; an interpreter called by its path has its own ninja beside it, off PATH."""
@@ -138,12 +167,13 @@ def run(
 
 
 def run_all(commands: Sequence[Sequence[str]], cwd: Path, deadline: Deadline) -> list[Completed]:
-    """Run independent commands side by side; where one is killed from outside, once more, one after the other.
-
-    Raises CompilerKilled if that one is killed again.
+    """Run independent commands side by side, as many as fit; where one is killed from outside, all once more, one
+    after the other. Raises CompilerKilled if one is killed again.
     """
-    if len(commands) > 1:
-        with ThreadPoolExecutor(len(commands)) as pool:
+    threads = max(map(_threads_of, commands), default=1)
+    jobs = min(len(commands), max(1, builds_at_once() // threads))
+    if jobs > 1:
+        with ThreadPoolExecutor(jobs) as pool:
             done = list(pool.map(lambda command: run(command, cwd, deadline), commands))
     else:
         done = [run(command, cwd, deadline) for command in commands]
