@@ -18,7 +18,7 @@ from typing import Any, NoReturn, TypeVar
 
 import torch
 
-from specgen.evaluation import integrity, processes, stored
+from specgen.evaluation import integrity, processes, sampler, stored
 from specgen.evaluation.ceilings import Ceilings
 from specgen.evaluation.counters import LIMIT_S, Counted, Subject, collect
 from specgen.evaluation.floors import floor, needed_flops
@@ -194,7 +194,7 @@ class Assessment:
             outcome = try_once(self.peer, trial, tolerance, limit_s, audit=audit, aliased=aliased)
             self._learn(outcome, precision)
             if audit:
-                self.labels.update(integrity.check_calls(outcome.calls, self.builds, work.operators))
+                self.labels.update(integrity.check_calls(outcome.calls, self.builds, work.kinds))
         self.labels.update(integrity.precision_labels(max(precision, default=None)))
         integrity.check_kept(self.weights)
         if self.weights.changeable:
@@ -249,6 +249,25 @@ class Assessment:
         if needed_work:
             integrity.check_arithmetic(mean_ms, needed_work, peak)
         return window, ceilings
+        self._watch(timed, work, mean_ms)
+
+    def _watch(self, timed: TimedRuns, work: Work, mean_ms: float) -> None:
+        """Look once more what is called, now that the candidate has been timed, and where its CPU time goes."""
+        compiled = sampler.library(Path(self.bench.spec.cache_root)) if self.backend == "cpu" else None
+        fds = [memory_file_of(compiled)] if compiled else []
+        start = processes.cpu_s(self.peer.pid)
+        try:
+            answer = self.peer.ask("watch_calls", 60.0, fds, slot=timed.slots[0].number, seed=fresh_seed())
+        finally:
+            close_all(fds)
+        calls, samples, runs = answer.get("calls"), answer.get("samples"), answer.get("runs")
+        self.labels.update(integrity.check_calls(calls if isinstance(calls, dict) else {}, self.builds, work.kinds))
+        if compiled and isinstance(samples, dict):
+            integrity.check_time_in(samples)
+            self.notes["samples"] = ", ".join(f"{kind} {count}" for kind, count in sorted(samples.items()))[:200]
+            spent_ms = (processes.cpu_s(self.peer.pid) - start) * 1e3
+            each = spent_ms / (runs + 1) if type(runs) is int and runs > 0 else spent_ms
+            integrity.check_watched(each, mean_ms)
 
     def _counted(self, reference: Reference, trial: Trial, start: float) -> Counted | None:
         """A GPU's hardware counters; None where nobody asked, or there is no such device."""

@@ -8,10 +8,14 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.flop_counter import flop_registry
+
+from specgen.evaluation.tensors import leaves
 
 if TYPE_CHECKING:
     from types import FrameType, TracebackType
@@ -23,19 +27,37 @@ _VIEWS = {
 }  # fmt: skip
 
 
+PRODUCT = "product"
+
+
 def signature(func: Any, args: tuple[Any, ...]) -> str:
     """``mm [256x1024,1024x1024]``: an operator and the shapes it works on, outputs and scalars left out."""
     shapes = ["x".join(map(str, arg.shape)) for arg in args if isinstance(arg, torch.Tensor)]
     return f"{func.overloadpacket.__name__.rstrip('_')} [{','.join(shapes)}]"
 
 
+def work_of(func: Any, args: Any, kwargs: Any, result: Any) -> tuple[str, float]:
+    """What kind of work a call did and how much: products and convolutions in operations, all else in elements.
+
+    However a product is cut up or called (mm, bmm, addmm, out=), it is the same work.
+    """
+    formula = flop_registry.get(func.overloadpacket)
+    if formula is not None:
+        return PRODUCT, float(formula(*args, **kwargs, out_val=result))
+    most = max((leaf.numel() for leaf in (*leaves(list(args)), *leaves(result))), default=0)
+    return func.overloadpacket.__name__.rstrip("_"), float(most)
+
+
 class OperatorLog(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Counts operators that compute something, by signature; ``foreign`` counts those of other namespaces."""
 
-    def __init__(self) -> None:
+    def __init__(self, tell: Callable[[bool], None] = lambda _: None) -> None:
+        """``tell`` is called before and after every operator."""
         super().__init__()  # type: ignore[no-untyped-call]
         self.seen: Counter[str] = Counter()
+        self.work: Counter[str] = Counter()
         self.foreign = 0
+        self._tell = tell
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -44,21 +66,29 @@ class OperatorLog(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Count, then run the operator as it is."""
-        if func.namespace not in ("aten", "prim", "prims"):
-            self.foreign += 1
-        elif func.overloadpacket.__name__ not in _VIEWS:
-            self.seen[signature(func, args)] += 1
-        return func(*args, **(kwargs or {}))
+        own = func.namespace not in ("aten", "prim", "prims")
+        self._tell(not own)
+        try:
+            result = func(*args, **(kwargs or {}))
+            if own:
+                self.foreign += 1
+            elif func.overloadpacket.__name__ not in _VIEWS:
+                self.seen[signature(func, args)] += 1
+                kind, amount = work_of(func, args, kwargs or {}, result)
+                self.work[kind] += amount  # type: ignore[assignment]
+            return result
+        finally:
+            self._tell(False)
 
 
 class Audit:
     """A context around one forward."""
 
-    def __init__(self, log: Any) -> None:
+    def __init__(self, log: Any, tell: Callable[[bool], None] = lambda _: None) -> None:
         self.names = {build.name for build in log.builds}
         self.libraries = {str(build.library) for build in log.builds if build.library}
         self.names |= {path.rsplit("/", 1)[-1].removesuffix(".so") for path in self.libraries}
-        self.operators = OperatorLog()
+        self.operators = OperatorLog(tell)
         self.own = 0
 
     def __enter__(self) -> None:
@@ -84,5 +114,9 @@ class Audit:
         )
 
     def report(self) -> dict[str, Any]:
-        """Own calls, and operators by signature (at most 200)."""
-        return {"own": self.own + self.operators.foreign, "operators": dict(self.operators.seen.most_common(200))}
+        """Own calls, operators by signature and work by kind (at most 200 each)."""
+        return {
+            "own": self.own + self.operators.foreign,
+            "operators": dict(self.operators.seen.most_common(200)),
+            "work": dict(self.operators.work.most_common(200)),
+        }

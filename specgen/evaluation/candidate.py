@@ -119,6 +119,7 @@ class Harness:
         self.source = ""
         self.module: types.ModuleType | None = None
         self.model: Any = None
+        self.support = ""
         self.log: Any = None
         self.slots: dict[int, list[Any]] = {}
         self.last: Any = None
@@ -136,6 +137,7 @@ class Harness:
         support = Path(message["support"]) if message["support"] else None
         self.log = build.install(self.cache, mode=message["mode"], support=support, timeout_s=message["timeout_s"])
         linecache.cache[CANDIDATE_FILE] = (len(self.source), None, self.source.splitlines(True), CANDIDATE_FILE)
+        self.support = str(support or "")
         module = types.ModuleType("candidate")
         module.__file__ = CANDIDATE_FILE
         sys.modules["candidate"] = module
@@ -296,6 +298,28 @@ class Harness:
             node, size = describe(self.last)
         except TypeError as exc:
             raise Failure("wrong_shape", f"forward returned something that is no tensor: {exc}") from exc
+    def watch_calls(self, message: Message, fds: list[int]) -> Message:
+        """Forwards whose calls, and on a CPU whose time, are looked at: untimed, after the timed window."""
+        from specgen.evaluation.audit import Audit
+        from specgen.evaluation.sampler import Sampler
+
+        own = {str(build.library) for build in self.log.builds if build.library}
+        sampler = Sampler(fds[0], own, self.support) if fds else None
+        audit = Audit(self.log)
+        with audit:
+            self._forward(message, self._once)
+        answer: Message = {"calls": audit.report(), "runs": 1, "samples": {}}
+        if sampler is not None:
+            sampled = Audit(self.log, sampler.operator)
+
+            def repeated(forward: Callable[[], Any]) -> tuple[Any, int]:
+                with sampled.operators:
+                    answer["runs"], answer["samples"] = sampler.look(forward)
+                return None, 1
+
+            self._forward(message, repeated)
+        return answer
+
         if size and place_of(self.last) != message["place"]:
             where = {"host": "the CPU", "device": "the GPU"}
             raise Failure("runtime_error", f"the outputs must be on {where[message['place']]}, where the inputs are")
@@ -355,20 +379,9 @@ class Harness:
 
 
 _HANDLERS = (
-    "load",
-    "construct",
-    "state",
-    "places",
-    "bind",
-    "inputs",
-    "run",
-    "time",
-    "burst",
-    "fetch",
-    "rehearse",
-    "null",
-    "pack",
-)
+    "load", "construct", "state", "places", "bind", "inputs", "run", "time", "burst", "fetch", "rehearse", "null",
+    "watch_calls", "pack",
+)  # fmt: skip
 
 
 def serve(channel: Channel, harness: Harness) -> None:
@@ -403,7 +416,15 @@ def main(config_text: str) -> None:
     torch.set_num_threads(1)
     with contextlib.suppress(RuntimeError):
         torch.set_num_interop_threads(1)
-    for name in ("audit", "build", "tensors", "archive", "stopwatch", "held"):  # imported now, while nobody waits
+    for name in (
+        "audit",
+        "build",
+        "tensors",
+        "archive",
+        "stopwatch",
+        "held",
+        "sampler",
+    ):  # imported now, while nobody waits
         importlib.import_module(f"specgen.evaluation.{name}")
     gc.freeze()
     gc.disable()  # a collection inside a timed run would be the interpreter's time, not the kernel's

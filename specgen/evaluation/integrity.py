@@ -20,30 +20,67 @@ _FASTER_THAN_COPY = {"cpu": 2.0, "cuda": 1.25}  # nothing moves bytes that much 
 _FASTER_THAN_PRODUCTS = 2.0
 _ASLEEP_MS, _ASLEEP_SHARE = 0.2, 0.2  # of a run: waking up and answering take a few hundredths
 _OUTSIDE_MS, _OUTSIDE_SHARE = 0.05, 0.003  # CPU time between runs, of each and of the time they take
+_REPEATED = 0.9  # of a kind of the reference's work
+_FEW_SAMPLES = 20
+_HIDDEN = 0.5
+_WATCHED_MS, _WATCHED_SHARE = 1.0, 2.0  # looking costs time: tens of microseconds an operator
 _L2_BYTES = 50 << 20  # of outputs may still lie in a GPU's cache when the window ends
 _REDUCED_PRECISION = 1e-4  # of the output's scale, against float64; fp32 summation stays far below
 
 
-def check_calls(calls: Message, builds: list[str], reference_operators: dict[str, int]) -> tuple[str, ...]:
+def check_calls(calls: Message, builds: list[str], reference: dict[str, float]) -> tuple[str, ...]:
     """Own kernels must do part of the work. Returns labels; raises Verdict.
 
-    ``library_only``: nothing was built, or nothing of it was called. ``reference_ops``: every operator of the
-    reference was called on the same shapes, so that own kernels did none of its work.
+    ``library_only``: nothing was built, or nothing of it was called. ``reference_ops``: library operators did every
+    kind of work that the reference does (:func:`specgen.evaluation.audit.work_of`), so that own kernels did none.
     """
-    own = calls.get("own")
-    operators = calls.get("operators")
-    seen = {str(name): int(count) for name, count in operators.items()} if isinstance(operators, dict) else {}
+    own, work, seen = calls.get("own"), calls.get("work"), calls.get("operators")
     if not builds:
         raise rejected("library_only", "0 own kernels built", "the work must be done by kernels of your own")
     if type(own) is not int or own <= 0:
         raise rejected("library_only", "0 calls of own kernels", "forward never called what the file built")
-    repeated = [name for name, count in reference_operators.items() if seen.get(name, 0) >= count]
-    if reference_operators and len(repeated) == len(reference_operators):
-        number = f"{len(repeated)} of {len(reference_operators)} operators"
-        raise rejected(
-            "reference_ops", number, f"forward calls the reference's own operators: {', '.join(repeated)[:300]}"
-        )
+    done = {str(kind): _amount(value) for kind, value in work.items()} if isinstance(work, dict) else {}
+    repeated = [kind for kind, amount in reference.items() if done.get(kind, 0.0) >= _REPEATED * amount]
+    if reference and len(repeated) == len(reference):
+        number = f"{len(repeated)} of {len(reference)} kinds of work"
+        raise rejected("reference_ops", number, f"library operators do all of it: {', '.join(repeated)[:300]}")
     return ("uses_library",) if seen else ()
+
+
+def _amount(value: object) -> float:
+    return float(value) if isinstance(value, int | float) else 0.0
+
+
+def check_time_in(samples: Message) -> None:
+    """Whose code a forward's CPU time goes to, by samples (:mod:`specgen.evaluation.sampler`). Raises Verdict.
+
+    ``library_only``: next to nothing of it in own kernels; ``hidden_library``: most of it in a library that was not
+    called through torch.
+    """
+    counts = {kind: int(_amount(samples.get(kind))) for kind in ("own", "operator", "system", "python", "foreign")}
+    total = sum(counts.values())
+    work = total - counts["python"]
+    if total < _FEW_SAMPLES or work < _FEW_SAMPLES / 2:
+        return  # the interpreter is what takes the time: nothing can be said
+    if counts["foreign"] > _HIDDEN * work and counts["foreign"] > 4 * counts["own"]:
+        raise rejected(
+            "hidden_library", f"{100 * counts['foreign'] / total:.0f} % of {total} samples",
+            "most of the time goes to a library that was called behind torch's back",
+        )  # fmt: skip
+    if counts["own"] == 0:
+        raise rejected(
+            "library_only", f"0 of {total} samples in own kernels", "the work must be done by kernels of your own"
+        )
+
+
+def check_watched(watched_ms: float, mean_ms: float) -> None:
+    """The same work while it is watched as when it was timed. Raises Verdict."""
+    allowed = _WATCHED_MS + _WATCHED_SHARE * mean_ms
+    if watched_ms > allowed:
+        raise rejected(
+            "watched_differently", f"{watched_ms:.3f} ms watched, {mean_ms:.3f} ms timed, allowed {allowed:.3f}",
+            "forward does something else while its calls are looked at",
+        )  # fmt: skip
 
 
 def check_kept(weights: Weights) -> None:

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch.utils.flop_counter import flop_registry
 
 from specgen.evaluation.audit import OperatorLog
 from specgen.evaluation.reference import Reference
@@ -26,6 +25,7 @@ class Work:
 
     flops: float
     operators: dict[str, int]
+    kinds: dict[str, float]  # of work: see audit.work_of
     input_bytes: int  # of inputs and parameters, each stored element once
     output_bytes: int
 
@@ -35,25 +35,6 @@ class Work:
         return self.input_bytes + self.output_bytes
 
 
-class _Counter(OperatorLog):  # type: ignore[no-untyped-call]
-    """Arithmetic: torch's own formulas for products, else one per element of the largest argument or result."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.flops = 0.0
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Count and run."""
-        before = self.seen.total()
-        result = super().__torch_dispatch__(func, types, args, kwargs)
-        formula = flop_registry.get(func.overloadpacket)
-        if formula is not None:
-            self.flops += float(formula(*args, **(kwargs or {}), out_val=result))
-        elif self.seen.total() > before:
-            self.flops += max((leaf.numel() for leaf in (*leaves(list(args)), *leaves(result))), default=0)
-        return result
-
-
 def _stored(value: Any) -> int:
     return sum(min(leaf.untyped_storage().nbytes(), leaf.numel() * leaf.element_size()) for leaf in leaves(value))
 
@@ -61,12 +42,13 @@ def _stored(value: Any) -> int:
 def measure(reference: Reference, trial: Trial) -> Work:
     """Run the reference once under counters."""
     private = list(mapped(trial.inputs, torch.clone))
-    with _Counter() as counter:
+    with OperatorLog() as log:
         reference.run(private, trial.seed)
     parameters = list(reference.state().values())
     return Work(
-        flops=counter.flops,
-        operators=dict(counter.seen),
+        flops=log.work.total(),
+        operators=dict(log.seen),
+        kinds=dict(log.work),
         input_bytes=_stored(trial.inputs) + _stored(parameters),
         output_bytes=_stored(trial.expected),
     )
