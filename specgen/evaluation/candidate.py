@@ -16,9 +16,11 @@ import json
 import linecache
 import os
 import resource
+import shutil
 import signal
 import socket
 import sys
+import tarfile
 import types
 from collections.abc import Callable
 from pathlib import Path
@@ -117,9 +119,9 @@ class Harness:
         self.config = config
         self.cache = Path(str(config["cache"]))
         self.source = ""
+        self.support = ""
         self.module: types.ModuleType | None = None
         self.model: Any = None
-        self.support = ""
         self.log: Any = None
         self.slots: dict[int, list[Any]] = {}
         self.last: Any = None
@@ -135,9 +137,9 @@ class Harness:
         if len(fds) > 1:
             self._unpack(fds[1])
         support = Path(message["support"]) if message["support"] else None
+        self.support = str(support or "")
         self.log = build.install(self.cache, mode=message["mode"], support=support, timeout_s=message["timeout_s"])
         linecache.cache[CANDIDATE_FILE] = (len(self.source), None, self.source.splitlines(True), CANDIDATE_FILE)
-        self.support = str(support or "")
         module = types.ModuleType("candidate")
         module.__file__ = CANDIDATE_FILE
         sys.modules["candidate"] = module
@@ -263,9 +265,14 @@ class Harness:
         return {"size": pack(self.cache, fds[0], int(message["limit"]))}
 
     def _unpack(self, fd: int) -> None:
+        """What cannot be unpacked whole is built again: it came from the host's cache, which may be damaged."""
         from specgen.evaluation.archive import unpack
 
-        unpack(fd, self.cache)
+        try:
+            unpack(fd, self.cache)
+        except (OSError, ValueError, tarfile.TarError):
+            for path in self.cache.iterdir():
+                shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink()
 
     def _once(self, forward: Callable[[], Any]) -> tuple[Any, int]:
         result = forward()
@@ -291,13 +298,6 @@ class Harness:
             self._forward(message, self._once)
         return audit.report()
 
-    def _hand_over(self, message: Message, fds: list[int]) -> Message:
-        from specgen.evaluation.tensors import attach, build, describe, leaves, place_of
-
-        try:
-            node, size = describe(self.last)
-        except TypeError as exc:
-            raise Failure("wrong_shape", f"forward returned something that is no tensor: {exc}") from exc
     def watch_calls(self, message: Message, fds: list[int]) -> Message:
         """Forwards whose calls, and on a CPU whose time, are looked at: untimed, after the timed window."""
         from specgen.evaluation.audit import Audit
@@ -320,6 +320,13 @@ class Harness:
             self._forward(message, repeated)
         return answer
 
+    def _hand_over(self, message: Message, fds: list[int]) -> Message:
+        from specgen.evaluation.tensors import attach, build, describe, leaves, place_of
+
+        try:
+            node, size = describe(self.last)
+        except TypeError as exc:
+            raise Failure("wrong_shape", f"forward returned something that is no tensor: {exc}") from exc
         if size and place_of(self.last) != message["place"]:
             where = {"host": "the CPU", "device": "the GPU"}
             raise Failure("runtime_error", f"the outputs must be on {where[message['place']]}, where the inputs are")

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from specgen.evaluation import processes
+from specgen.evaluation.alibi import Alibi
 from specgen.evaluation.feedback import cap, from_dump
 from specgen.evaluation.supervisor import Bench
 from specgen.evaluation.verdict import HostLock, Verdict, rejected
@@ -25,6 +26,7 @@ from specgen.types import Status
 _COMPILERS = ("cc1plus", "c++", "g++", "clang++", "ninja", "nvcc", "cicc", "ptxas", "ld", "as", "collect2", "cudafe++")
 _STEPS = {"load": "importing the file", "construct": "constructing ModelNew", "fetch": "handing over the outputs"}
 _DUMP_BYTES = 6000
+_FROM_OUTSIDE = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)  # the filter keeps it from the first
 _FAULTS = (signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGABRT, signal.SIGSYS)
 _CLAIMS = frozenset(
     {
@@ -40,6 +42,7 @@ class Peer:
     def __init__(self, bench: Bench) -> None:
         self.bench = bench
         self.channel = bench.channel
+        self.alibi = Alibi(bench.support)
         self.deadline = float("inf")
         self.pid = 0
         self.source = ""  # the candidate's file, for the lines of a crash
@@ -116,7 +119,7 @@ class Peer:
         if claimed == Status.INFRA_ERROR and self._asked in ("load", "construct"):
             return Verdict(Status.INFRA_ERROR, text)
         if claimed in _CLAIMS:
-            return Verdict(Status(claimed), text)
+            return self.alibi.checked(Verdict(Status(claimed), text))
         return rejected("forged_message", claimed[:40], "the process reported a status that it cannot have")
 
     def _silent(self, allowed_s: float) -> Verdict:
@@ -144,9 +147,18 @@ class Peer:
         if memory:
             limit = self.bench.spec.memory_bytes / (1 << 30)
             return Verdict(Status.OUT_OF_MEMORY, f"the process was killed for memory (limit {limit:.1f} GiB)")
+        if code is None and processes.running(self.pid):
+            return Verdict(Status.RUNTIME_ERROR, f"the process closed its connection in {self._step}\n{tail}".strip())
         if code is None:
             return Verdict(Status.INFRA_ERROR, "the sandbox is gone and left no exit code")
         number = -code if code < 0 else code - 128
+        walled = self.bench.spec.sandbox == "bubblewrap"
+        if number in _FROM_OUTSIDE or (walled and code < 0):  # below zero: the process around the sandbox
+            name = signal.Signals(number).name
+            return Verdict(Status.INFRA_ERROR, f"the sandbox was killed from outside ({name}) in {self._step}")
+        return self.alibi.checked(self._exited(code, number, tail))
+
+    def _exited(self, code: int, number: int, tail: str) -> Verdict:
         if number in _FAULTS:
             name = signal.Signals(number).name
             return Verdict(Status.DEVICE_FAULT, f"the process died of {name} in {self._step}\n{tail}".strip())

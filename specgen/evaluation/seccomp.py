@@ -44,6 +44,9 @@ _FAMILIES = (1, 2, 10, 16)  # unix, IPv4, IPv6, netlink: each sandbox has its ow
 _TIOCSTI, _TIOCLINUX = 0x5412, 0x541C
 _SOL_SOCKET, _SO_LINGER = 1, 13
 _RLIMIT_CORE = 4
+_SIGKILL = 9
+_HARNESS = 2  # its pid inside: bubblewrap's own is 1
+_TO_HARNESS = (_HARNESS, 0, 0xFFFFFFFF, 0x100000000 - _HARNESS)  # also all of its group, everybody
 
 
 @dataclass(frozen=True)
@@ -60,11 +63,14 @@ class _Machine:
     setrlimit: int
     uncharged: tuple[int, ...]  # shmget, msgget, semget
     memfd_create: int
+    kill: int
+    tkill: int
+    tgkill: int
 
 
 _MACHINES = {
-    "x86_64": _Machine(0xC000003E, _X86_64, 56, 41, 54, 16, 302, 160, (29, 68, 64), 319),
-    "aarch64": _Machine(0xC00000B7, _ARM64, 220, 198, 208, 29, 261, 164, (194, 186, 190), 279),
+    "x86_64": _Machine(0xC000003E, _X86_64, 56, 41, 54, 16, 302, 160, (29, 68, 64), 319, 62, 200, 234),
+    "aarch64": _Machine(0xC00000B7, _ARM64, 220, 198, 208, 29, 261, 164, (194, 186, 190), 279, 129, 130, 131),
 }
 
 _LOAD, _EQUAL, _AT_LEAST, _ANY_BIT, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
@@ -129,4 +135,9 @@ def program(machine: str = "", backend: str = "cpu") -> bytes | None:
         tests = (_is(1, _RLIMIT_CORE), _op(_LOAD, _low(2) + half) + _op(_EQUAL, 0, 1, 0))
         ops += _refuse(known.prlimit, errno.EPERM, *tests)
     ops += _refuse(known.setrlimit, errno.EPERM, _is(0, _RLIMIT_CORE))
+    # A SIGKILL is then somebody else's: a candidate that is killed was killed by the machine.
+    for target in _TO_HARNESS:
+        ops += _refuse(known.kill, errno.EPERM, _is(1, _SIGKILL), _is(0, target))
+    ops += _refuse(known.tkill, errno.EPERM, _is(1, _SIGKILL), _is(0, _HARNESS))
+    ops += _refuse(known.tgkill, errno.EPERM, _is(2, _SIGKILL), _is(0, _HARNESS))
     return b"".join([*ops, _op(_RETURN, _ALLOW)])

@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import json
+import math
 import os
 import socket
 import struct
@@ -20,6 +21,7 @@ from typing import Any
 MAX_MESSAGE = 128 * 1024
 MAX_FRAME = 32 * 1024 * 1024
 _SEALS = fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK
+_SO_PASSRIGHTS = 83
 _CREDENTIALS = struct.Struct("iII")  # pid, uid, gid: struct ucred
 _FINISH = struct.Struct("<qq")  # no JSON object of an answer is 16 bytes long
 
@@ -37,14 +39,44 @@ def _unique(pairs: list[tuple[str, Any]]) -> Message:
     return result
 
 
+def _float(word: str) -> float:
+    value = float(word)
+    if math.isinf(value):
+        raise ProtocolError("a number beyond every double")
+    return value
+
+
+def _int(word: str) -> int:
+    if len(word) > 20:
+        raise ProtocolError("a number beyond 64 bits")
+    return int(word)
+
+
+def _printable(value: Any) -> Any:
+    if isinstance(value, str):
+        return value.replace("\x00", "\ufffd").encode("utf-8", "replace").decode()
+    if isinstance(value, list):
+        return [_printable(item) for item in value]
+    if isinstance(value, dict):
+        return {_printable(key): _printable(item) for key, item in value.items()}
+    return value
+
+
 def decode(data: bytes) -> Message:
-    """Strict JSON: one object, no NaN, no doubled keys. Raises ProtocolError."""
+    """Strict JSON: one object, no NaN, no number beyond 64 bits, no doubled keys. Raises ProtocolError.
+
+    NULs and lone surrogates in strings, which no database and no UTF-8 can hold, become replacement characters.
+    """
 
     def refuse(word: str) -> None:
         raise ProtocolError(f"{word} is not JSON")
 
     try:
-        value = json.loads(data.decode(), object_pairs_hook=_unique, parse_constant=refuse)
+        value = json.loads(
+            data.decode(), object_pairs_hook=_unique, parse_constant=refuse, parse_float=_float, parse_int=_int
+        )
+        if b"\\u" in data:
+            value = _printable(value)
     except (ValueError, RecursionError) as exc:
         raise ProtocolError(f"not JSON: {exc}") from exc
     if not isinstance(value, dict):
@@ -60,6 +92,8 @@ class Channel:
         self.peer_pid = 0
         if credentials:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
+            with contextlib.suppress(OSError):  # before Linux 6.16: descriptors arrive, and are closed
+                sock.setsockopt(socket.SOL_SOCKET, _SO_PASSRIGHTS, 0)
 
     def send(self, message: Mapping[str, Any], fds: Sequence[int] = ()) -> None:
         """Raises OSError when the other side is gone, ProtocolError when the message is too long."""
@@ -117,7 +151,7 @@ def memory_file(size: int, name: str = "specgen") -> int:
     """A memfd of exactly ``size`` bytes that neither side can grow or shrink."""
     fd = os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     os.ftruncate(fd, size)
-    fcntl.fcntl(fd, fcntl.F_ADD_SEALS, _SEALS)
+    fcntl.fcntl(fd, fcntl.F_ADD_SEALS, _SEALS | fcntl.F_SEAL_SEAL)
     return fd
 
 
