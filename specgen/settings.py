@@ -68,6 +68,8 @@ class EvaluationPolicy(Group):
     profile_budget_s: float = 180.0
     build: Literal["auto", "stock"] = "auto"  # auto: the façade, stock where it does not compile
     cpu_devices: int = 0  # 0: one per core
+    # share of fast-built candidates that stock judges too, until the façade is audited for this backend and torch
+    audit_rate: float = Field(default=0.1, ge=0, le=1)
 
 
 PRICE_HINT = "for a million tokens, in specgen.toml: [llm.NAME.price] input = 0.6, cached = 0.1, output = 2.2"

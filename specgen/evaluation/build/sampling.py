@@ -43,25 +43,25 @@ def record_name(backend: str, torch_version: str) -> str:
     return f"{backend} {audit_hash(backend)} torch {release(torch_version)}"
 
 
-def audited(backend: str, torch_version: str, records: Path = _RECORDS) -> bool:
+def audited(backend: str, torch_version: str, records: Path | None = None) -> bool:
     """Whether this façade has its pairs for this backend and torch."""
     try:
-        found = json.loads(records.read_text()).get(record_name(backend, torch_version), {})
+        found = json.loads((records or _RECORDS).read_text()).get(record_name(backend, torch_version), {})
     except (OSError, ValueError):
         return False
     return int(found.get("pairs", 0)) >= ENOUGH and int(found.get("disagreements", 1)) == 0
 
 
-def record(backend: str, torch_version: str, pairs: int, disagreements: int, records: Path = _RECORDS) -> None:
+def record(backend: str, torch_version: str, pairs: int, disagreements: int, records: Path | None = None) -> None:
     """Keep an audit's result; older façades of the backend and torch are forgotten."""
     try:
-        kept = json.loads(records.read_text())
+        kept = json.loads((records or _RECORDS).read_text())
     except (OSError, ValueError):
         kept = {}
     torch = f"torch {release(torch_version)}"
     kept = {name: row for name, row in kept.items() if not (name.startswith(f"{backend} ") and name.endswith(torch))}
     kept[record_name(backend, torch_version)] = {"pairs": pairs, "disagreements": disagreements}
-    records.write_text(json.dumps(kept, indent=1, sort_keys=True) + "\n")
+    (records or _RECORDS).write_text(json.dumps(kept, indent=1, sort_keys=True) + "\n")
 
 
 def chosen(candidate_id: str, rate: float) -> bool:

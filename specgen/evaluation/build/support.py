@@ -22,7 +22,7 @@ from pathlib import Path
 from types import ModuleType
 
 from specgen.errors import InfrastructureError
-from specgen.evaluation.build import verify
+from specgen.evaluation.build import retention, verify
 from specgen.evaluation.build.operators import Overloads, read_overloads
 from specgen.evaluation.build.toolchain import Deadline, cuda_home, cxx, run, version_of
 
@@ -110,26 +110,30 @@ class Support:
 def ensure_support(cache_root: Path) -> Path:
     """Build what the façade needs unless it is there (about 30 s once); returns its directory under ``cache_root``.
 
-    Idempotent and safe for concurrent processes. Raises EnvironmentLacking without a C++ compiler, and
-    InfrastructureError where the library does not compile.
+    Idempotent and safe for concurrent processes; the directory stays while this process lives, and where one is made,
+    old ones go (`retention`). Raises EnvironmentLacking without a C++ compiler, and InfrastructureError where the
+    library does not compile.
     """
-    key = support_key()
-    cuda = _cuda()
+    key, cuda = support_key(), _cuda()
     final = cache_root / f"support-{key}{'-cuda' if cuda else ''}"
-    if (final / _MANIFEST).exists():
-        return final
-    cache_root.mkdir(parents=True, exist_ok=True)
-    with (cache_root / "support.lock").open("a") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # held by the process, so a killed builder leaves nothing locked
-        if not (final / _MANIFEST).exists():
-            scratch = Path(tempfile.mkdtemp(prefix="support-building-", dir=cache_root))
-            try:
-                _make(scratch, key, cuda)
-                scratch.chmod(0o755)  # the sandbox reads it under another uid
-                os.replace(scratch, final)
-            finally:
-                shutil.rmtree(scratch, ignore_errors=True)
+    while not ((final / _MANIFEST).exists() and retention.hold(final)):
+        cache_root.mkdir(parents=True, exist_ok=True)
+        with (cache_root / "support.lock").open("a") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)  # held by the process, so a killed builder leaves nothing locked
+            if not (final / _MANIFEST).exists():
+                retention.collect(cache_root, final)
+                _make_in(final, key, cuda)
     return final
+
+
+def _make_in(final: Path, key: str, cuda: str) -> None:
+    scratch = Path(tempfile.mkdtemp(prefix=retention.BUILDING, dir=final.parent))
+    try:
+        _make(scratch, key, cuda)
+        scratch.chmod(0o755)  # the sandbox reads it under another uid
+        os.replace(scratch, final)
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
 
 
 @lru_cache(maxsize=1)
