@@ -18,13 +18,13 @@ from typing import Any, NoReturn, TypeVar
 
 import torch
 
-from specgen.evaluation import integrity, processes, sampler, stored
+from specgen.evaluation import integrity, precision, processes, sampler, stored
 from specgen.evaluation.ceilings import Ceilings
 from specgen.evaluation.counters import LIMIT_S, Counted, Subject, collect
 from specgen.evaluation.floors import floor, needed_flops
 from specgen.evaluation.peer import Peer
 from specgen.evaluation.reference import Reference
-from specgen.evaluation.rounds import Outcome, aliases, try_once
+from specgen.evaluation.rounds import Outcome, aliases, run_once, try_once
 from specgen.evaluation.supervisor import Bench
 from specgen.evaluation.tensors import Parcel
 from specgen.evaluation.timing import TimedRuns, Window, fetch_cost_ms, message_cost_ms, summary
@@ -188,22 +188,31 @@ class Assessment:
     def _try(self, reference: Reference, trials: list[Trial], work: Work, limit_s: float) -> None:
         tolerance = self.request.problem.tolerance
         aliased = aliases(trials[0].inputs, reference.run(trials[0].inputs, trials[0].seed))
-        precision: list[float] = []
+        errors: list[float] = []
         for number, trial in enumerate(trials if self.validating else trials[:1] + trials[2:3]):
             audit = self.validating and number == 0
             outcome = try_once(self.peer, trial, tolerance, limit_s, audit=audit, aliased=aliased)
-            self._learn(outcome, precision)
+            self._learn(outcome, errors)
             if audit:
                 self.labels.update(integrity.check_calls(outcome.calls, self.builds, work.kinds))
-        self.labels.update(integrity.precision_labels(max(precision, default=None)))
         integrity.check_kept(self.weights)
+        self._tell_precision(reference, trials, errors, limit_s)
         if self.weights.changeable:
             self._perturbed(reference, tolerance, limit_s, aliased)
 
-    def _learn(self, outcome: Outcome, precision: list[float]) -> None:
+    def _tell_precision(self, reference: Reference, trials: list[Trial], errors: list[float], limit_s: float) -> None:
+        signs = [trial for trial in trials if trial.exact is not None]
+        if errors and signs:
+            self.labels.update(
+                precision.labels(
+                    reference, self.weights, signs[0], errors[0], lambda trial: run_once(self.peer, trial, limit_s)[0]
+                )
+            )
+
+    def _learn(self, outcome: Outcome, errors: list[float]) -> None:
         self.max_abs_error = max(self.max_abs_error, outcome.max_abs_error)
         if outcome.scale_error is not None:
-            precision.append(outcome.scale_error)
+            errors.append(outcome.scale_error)
 
     def _perturbed(self, reference: Reference, tolerance: float, limit_s: float, aliased: bool) -> None:
         """All parameters different from here on: what starts at zero or one is no longer."""
@@ -241,6 +250,7 @@ class Assessment:
         if self.backend == "cpu":
             integrity.check_awake(window)
         mean_ms = summary(window.candidate_ms).mean_ms
+        self._watch(timed, work, mean_ms)
         least = floor(work.moved_bytes, needed_work, gb_s, peak or 1.0)
         self.notes["floor_ms"] = f"{least.ms:.4g} ({least.bound})"
         if mean_ms < integrity.floor_ms(work.moved_bytes, gb_s, self.backend):
@@ -249,7 +259,6 @@ class Assessment:
         if needed_work:
             integrity.check_arithmetic(mean_ms, needed_work, peak)
         return window, ceilings
-        self._watch(timed, work, mean_ms)
 
     def _watch(self, timed: TimedRuns, work: Work, mean_ms: float) -> None:
         """Look once more what is called, now that the candidate has been timed, and where its CPU time goes."""

@@ -25,7 +25,6 @@ _FEW_SAMPLES = 20
 _HIDDEN = 0.5
 _WATCHED_MS, _WATCHED_SHARE = 1.0, 2.0  # looking costs time: tens of microseconds an operator
 _L2_BYTES = 50 << 20  # of outputs may still lie in a GPU's cache when the window ends
-_REDUCED_PRECISION = 1e-4  # of the output's scale, against float64; fp32 summation stays far below
 
 
 def check_calls(calls: Message, builds: list[str], reference: dict[str, float]) -> tuple[str, ...]:
@@ -168,8 +167,3 @@ def check_arithmetic(mean_ms: float, flops: float, gflop_s: float) -> None:
             "faster_than_arithmetic", f"{mean_ms:.4f} ms, floor {least:.4f} ms",
             f"{flops:.4g} operations take longer on this device",
         )  # fmt: skip
-
-
-def precision_labels(scale_error: float | None) -> tuple[str, ...]:
-    """``reduced_precision`` where the error is larger than fp32 arithmetic leaves."""
-    return ("reduced_precision",) if scale_error is not None and scale_error > _REDUCED_PRECISION else ()

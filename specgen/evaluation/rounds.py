@@ -117,21 +117,25 @@ def check_unchanged(shared: Any, private: Any) -> None:
                 raise rejected("inputs_changed", f"{count} elements of tensor {number}", "forward changed its inputs")
 
 
-def try_once(
-    peer: Peer, trial: Trial, tolerance: float, timeout_s: float, *, audit: bool = False, aliased: bool = False
-) -> Outcome:
-    """Run the candidate on one trial and judge the outputs. Raises Verdict."""
+def run_once(peer: Peer, trial: Trial, timeout_s: float, *, audit: bool = False) -> tuple[Any, Message, Parcel]:
+    """Run the candidate on one trial: its outputs, its answer, and the inputs it had. Raises Verdict."""
     parcel = Parcel.of(trial.inputs)
     receiver = Receiver(trial.expected)
     try:
         peer.ask("inputs", 60.0, [parcel.fd], slot=0, **parcel.fields)
-        answer = peer.ask(
-            "run", timeout_s, receiver.descriptor(), slot=0, seed=trial.seed, audit=audit, **receiver.fields
-        )
-        outputs = receiver.take(answer, trial.expected)
+        fds, fields = receiver.descriptor(), receiver.fields
+        answer = peer.ask("run", timeout_s, fds, slot=0, seed=trial.seed, audit=audit, **fields)
+        return receiver.take(answer, trial.expected), answer, parcel
     finally:
         receiver.close()
         close_all([parcel.fd])
+
+
+def try_once(
+    peer: Peer, trial: Trial, tolerance: float, timeout_s: float, *, audit: bool = False, aliased: bool = False
+) -> Outcome:
+    """Run the candidate on one trial and judge the outputs. Raises Verdict."""
+    outputs, answer, parcel = run_once(peer, trial, timeout_s, audit=audit)
     difference = judge_values(outputs, trial, tolerance)
     if difference is not None:
         raise Verdict(difference.status, f"on {trial.name}:\n{difference.text}")

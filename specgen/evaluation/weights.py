@@ -76,10 +76,15 @@ class Weights:
         """All values different, also those that start at zero or one; what is renewed is made from these."""
         if self.places:
             changed = perturbed(self.renewed.base, seed)
+            self.renewed.rebase(changed)
+            self.put(changed)
+
+    def put(self, values: dict[str, torch.Tensor]) -> None:
+        """These values on both sides."""
+        if self.places:
             with torch.no_grad():
                 for name, to in self.values.items():
-                    to.copy_(changed[name])
-            self.renewed.rebase(changed)
+                    to.copy_(values[name])
             self.publish()
 
     def renew(self) -> None:
