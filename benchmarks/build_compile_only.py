@@ -93,6 +93,8 @@ def compile_only(chosen: Sequence[Subject], support_directory: Path, stock_pairs
         figure(
             "build_gpu_compile_only_cpu_ratio_median", statistics.median(ratios), f"x, {len(ratios)} pairs", "", None
         )
+    largest = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / (1 << 20)
+    figure("build_gpu_compile_only_largest_compiler", largest, "GiB", "", None)
     return not unexpected
 
 

@@ -87,7 +87,7 @@ def inner_environment(backend: str, cache: str, tmp: str) -> dict[str, str]:
         "TRITON_CACHE_DIR": f"{cache}/triton",
         "OMP_NUM_THREADS": "1",
         "MKL_NUM_THREADS": "1",
-        "MAX_JOBS": "1",
+        "MAX_JOBS": str(compilers(backend)),
         "PYTHONDONTWRITEBYTECODE": "1",
     } | LARGE_PAGES
     if compiler := os.environ.get("CXX"):  # the one that the build support was made with
@@ -96,6 +96,14 @@ def inner_environment(backend: str, cache: str, tmp: str) -> dict[str, str]:
         kept = ("CUDA_VISIBLE_DEVICES", "CUDA_HOME", "TORCH_CUDA_ARCH_LIST")
         found |= {name: os.environ[name] for name in kept if name in os.environ}
     return found
+
+
+def compilers(backend: str) -> int:
+    """How many a candidate may run side by side: a CPU device is one core, a GPU has its share of the host's cores."""
+    if backend != "cuda":
+        return 1
+    gpus = len(list(Path("/proc/driver/nvidia/gpus").glob("*")))
+    return max(1, len(os.sched_getaffinity(0)) // max(1, gpus))
 
 
 def inner_command(config: str) -> list[str]:

@@ -13,12 +13,12 @@ import psutil
 import pytest
 import torch
 
-from specgen.evaluation.build import BuildTimeout, CompilerKilled
+from specgen.evaluation.build import BuildTimeout, CompilerKilled, toolchain
 from specgen.evaluation.build.cache import BuildCache, Entry
 from specgen.evaluation.build.operators import read_overloads
 from specgen.evaluation.build.request import BuildRequest, from_load_inline
 from specgen.evaluation.build.screen import prelude, refusal
-from specgen.evaluation.build.toolchain import Deadline, ninja_on_path, run, run_all
+from specgen.evaluation.build.toolchain import Deadline, builds_at_once, ninja_on_path, run, run_all
 
 TORCH_INCLUDE = Path(torch.__file__).parent / "include"
 
@@ -108,6 +108,66 @@ def test_a_compiler_killed_from_outside_is_tried_once_more_alone(tmp_path: Path)
     assert [done.code for done in run_all([once, ["true"]], tmp_path, Deadline.after(30))] == [0, 0]
     with pytest.raises(CompilerKilled):
         run_all([["sh", "-c", "kill -9 $$"]], tmp_path, Deadline.after(30))
+
+
+def test_as_many_compilers_as_cores_memory_and_the_users_limit_allow(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("MAX_JOBS", raising=False)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(16)))
+    monkeypatch.setattr(toolchain, "free_bytes", lambda: 128 * toolchain.JOB_BYTES)
+    assert builds_at_once() == 16
+    monkeypatch.setenv("MAX_JOBS", "4")
+    assert builds_at_once() == 4
+    monkeypatch.setattr(toolchain, "free_bytes", lambda: 3 * toolchain.JOB_BYTES + 1)
+    assert builds_at_once() == 3
+    monkeypatch.setattr(toolchain, "free_bytes", lambda: 0)
+    assert builds_at_once() == 1
+
+
+def test_a_containers_memory_limit_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(toolchain, "_CGROUP", tmp_path)
+    assert toolchain.free_bytes() > 0  # none set
+    for name, text in (("memory.max", "5000"), ("memory.current", "4000"), ("memory.stat", "inactive_file 500\n")):
+        (tmp_path / name).write_text(text)
+    assert toolchain.free_bytes() == 1500
+    (tmp_path / "memory.max").write_text("max\n")
+    assert toolchain.free_bytes() > 1500
+
+
+def together(commands: list[list[str]], where: Path) -> int:
+    """How many of them ran at the same time."""
+    done = run_all(commands, where, Deadline.after(60))
+    assert [one.code for one in done] == [0] * len(commands)
+    marks = sorted((float(at), way) for one in done for way, at in (line.split() for line in one.output.splitlines()))
+    running = most = 0
+    for _, way in marks:
+        running += 1 if way == "in" else -1
+        most = max(most, running)
+    return most
+
+
+def test_no_more_compilers_run_at_once_than_fit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = "import time; print('in', time.monotonic()); time.sleep(0.3); print('out', time.monotonic())"
+    command = [sys.executable, "-c", text]
+    monkeypatch.setattr(toolchain, "builds_at_once", lambda: 2)
+    assert together([command] * 5, tmp_path) <= 2
+    nvcc = tmp_path / "nvcc"
+    nvcc.symlink_to(sys.executable)
+    monkeypatch.setattr(toolchain, "builds_at_once", lambda: 4)
+    assert together([[str(nvcc), "-S", "-c", text, "--threads=4"]] * 3, tmp_path) == 1  # its threads are compilers
+
+
+@pytest.mark.parametrize(
+    ("command", "threads"),
+    [
+        ("nvcc --threads 8 -c a.cu", 8),
+        ("/cuda/bin/nvcc -c a.cu -t=4", 4),
+        ("nvcc -t2 -c a.cu", 2),
+        ("nvcc -c /tmp/run-t9/a.cu -std=c++17", 1),
+        ("g++ --threads 8 -c a.cpp", 1),
+    ],
+)
+def test_nvccs_own_threads_are_seen(command: str, threads: int) -> None:
+    assert toolchain._threads_of(command.split()) == threads
 
 
 def test_ninja_is_found_beside_the_interpreter(monkeypatch: pytest.MonkeyPatch) -> None:
