@@ -232,7 +232,7 @@ class Assessment:
         timed = TimedRuns(
             self.peer, reference, trials[:3], tolerance, self.cost_ms, limit_s,
             weights=self.weights, spikes=self.spikes, fetch_ms=self.fetch_ms,
-            beside=lambda: integrity.check_alone(self.peer),
+            beside=lambda: integrity.check_alone(self.peer), metered=not self.validating,
         )  # fmt: skip
         ceilings = Ceilings(Path(self.bench.spec.cache_root), self.bench.spec.device_name, self.backend)
         warmups, runs = _FIRST_CUT if self.validating else (self.request.warmups, self.request.timed_runs)
@@ -319,7 +319,7 @@ class Assessment:
         return fields
 
     def _counters(self, window: Window) -> dict[str, float | None]:
-        """What the kernel counts for the candidate's process; hardware counters are not open to us here."""
+        """What the kernel and the device count for the candidate's process."""
         pid = self.peer.pid
         peak, now = processes.status_field(pid, "VmHWM"), processes.status_field(pid, "VmRSS")
         switches = processes.status_field(pid, "nonvoluntary_ctxt_switches")
@@ -337,10 +337,7 @@ class Assessment:
             "fetch_cpu_ms": statistics.median(window.fetch_cpu_ms),
             "fetch_rehearsed_ms": self.fetch_ms,
             "fetch_allowed_ms": window.fetch_allowed_ms,
-            "cycles": None,
-            "instructions": None,
-            "cache_misses": None,
-        }
+        } | window.counted
 
     # ------------------------------------------------------------------------------------------------ build cache
 

@@ -15,14 +15,17 @@ import gc
 import statistics
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from random import randrange
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
 from specgen.evaluation import processes
+from specgen.evaluation.nvml import Readings
 from specgen.evaluation.peer import Peer
+from specgen.evaluation.perf_events import PerfCounters
 from specgen.evaluation.reference import Reference
 from specgen.evaluation.renewal import SPIKE_SHARE, Renewed
 from specgen.evaluation.rounds import Receiver, check_unchanged, judge_values
@@ -54,6 +57,7 @@ class Window:
     outside_cpu_ms: float = 0.0  # candidate's CPU time while it should have been waiting
     outside_wall_ms: float = 0.0
     fetch_cpu_ms: list[float] = field(default_factory=list)  # candidate's CPU time while it handed outputs over
+    counted: dict[str, float | None] = field(default_factory=dict)  # what the device's meter says of those runs
     fetch_allowed_ms: float = 0.0  # for the median of those
 
 
@@ -120,6 +124,19 @@ class _Moment:
         return ((end.wall - self.wall) - (end.cpu - self.cpu) - (end.waited - self.waited)) * 1e3
 
 
+class Meter(Protocol):
+    """Counts or reads something while the candidate runs."""
+
+    def counting(self) -> AbstractContextManager[None]:
+        """Around one run."""
+
+    def per_run(self, runs: int) -> dict[str, float | None]:
+        """What came of it, by name."""
+
+    def close(self) -> None:
+        """Give back what it holds."""
+
+
 class _Slot:
     """One set of inputs: as the judge has them, and in the memory that the candidate sees."""
 
@@ -160,13 +177,15 @@ class TimedRuns:
         spikes: float = 0.0,
         fetch_ms: float = 0.3,
         beside: Callable[[], None] = lambda: None,
+        metered: bool = False,
     ) -> None:
         """``fetch_ms``: of handing over a small output; ``spikes``: the strength that the reference stands;
-        ``beside``: asked after every run, may refuse."""
+        ``beside``: asked after every run, may refuse; ``metered``: with hardware counters (a CPU) or clocks (a GPU)."""
         self.weights = weights
         self.spikes = spikes
         self.fetch_ms = fetch_ms
         self.beside = beside
+        self.metered = metered
         self.peer = peer
         self.reference = reference
         self.tolerance = tolerance
@@ -184,16 +203,26 @@ class TimedRuns:
     def run(self, warmups: int, runs: int) -> Window:
         """Warm up, measure, compare every output. Raises Verdict."""
         self.window.fetch_allowed_ms = 2 * self.fetch_ms + 3 * self._copy_ms() + 0.1
+        self.meter = self._meter() if self.metered else None
         gc.collect()
         gc.disable()
         try:
             for number in range(warmups + runs):
                 self._one(number, record=number >= warmups)
             self._check_word()
+            if self.meter is not None:
+                self.window.counted = self.meter.per_run(runs)
         finally:
             gc.enable()
+            if self.meter is not None:
+                self.meter.close()
             self.receiver.close()
         return self.window
+
+    def _meter(self) -> Meter:
+        if self.on_gpu:
+            return Readings(f"GPU-{torch.cuda.get_device_properties(0).uuid}")
+        return PerfCounters(self.peer.pid)
 
     def _redraw(self) -> Any:
         return self.reference.inputs(fresh_seed())
@@ -238,7 +267,8 @@ class TimedRuns:
             expected, reference_ms = self._reference(slot, seed)
         sleeps = processes.sleeps(self.peer.pid)
         before = _Moment.now(self._cpu(), self.peer.pid)
-        own_ms = self._candidate()
+        with self.meter.counting() if record and self.meter is not None else nullcontext():
+            own_ms = self._candidate()
         after = _Moment.now(self._cpu(), self.peer.pid)
         if not number % 2:
             expected, reference_ms = self._reference(slot, seed)
