@@ -11,7 +11,7 @@ import os
 import tempfile
 from functools import lru_cache
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError
 from pydantic_settings import (
@@ -70,6 +70,10 @@ class EvaluationPolicy(Group):
     cpu_devices: int = 0  # 0: one per core
     # share of fast-built candidates that stock judges too, until the façade is audited for this backend and torch
     audit_rate: float = Field(default=0.1, ge=0, le=1)
+    # GPUs: compute-sanitizer's memcheck after a device fault, its report in the feedback (tens of seconds each)
+    sanitize_on_fault: bool = False
+    # one of its tools after every evaluation of a candidate that loads; what `specgen evaluate --sanitize` sets
+    sanitize: Literal["", "memcheck", "racecheck", "initcheck", "synccheck"] = ""
 
 
 PRICE_HINT = "for a million tokens, in specgen.toml: [llm.NAME.price] input = 0.6, cached = 0.1, output = 2.2"
@@ -95,8 +99,9 @@ class ModelProfile(Group):
     base_url: str = ""
     model: str = ""
     api_key: SecretStr = SecretStr("none")
-    dialect: Literal["auto", "deepseek", "vllm", "llamacpp", "specgen", "generic"] = "auto"
+    dialect: Literal["auto", "deepseek", "vllm", "llamacpp", "completions", "specgen", "generic"] = "auto"
     temperature: float = 0.1
+    extra_body: dict[str, Any] = Field(default_factory=dict)  # more fields of every request, as the server names them
     first_token_timeout_s: float = 300.0
     token_timeout_s: float = 120.0
     retries: int = 4

@@ -150,7 +150,7 @@ class Profile(Frozen):
     achieved_gflop_s: float | None = None  # the reference's arithmetic, per mean candidate time
     ceiling_gb_s: float | None = None  # measured on this device
     ceiling_gflop_s: float | None = None
-    roofline: Literal["memory", "compute", "unknown"] = "unknown"
+    roofline: Literal["memory", "compute", "latency", "unknown"] = "unknown"  # what bounds it; latency: neither
     counters: dict[str, float | None] = Field(default_factory=dict)
 
 
@@ -309,6 +309,7 @@ class JobSpec(Frozen):
     search: str = "refine"  # a name, or module:Class
     termination: str = "historical_mean"  # a name, or module:callable
     iterations: int = Field(default=10, ge=1)
+    lanes: int = Field(default=1, ge=1)  # main generations of this job at a time; the search must allow it
     speculation: bool = True
     seed: int = 0
     device: str = ""  # label of the devices that may serve it, such as h200; empty: any of the problem's backend

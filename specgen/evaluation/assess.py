@@ -18,9 +18,10 @@ from typing import Any, NoReturn, TypeVar
 
 import torch
 
-from specgen.evaluation import integrity, precision, processes, sampler, stored
+from specgen.evaluation import integrity, precision, processes, roofline, sampler, sanitize, stored
 from specgen.evaluation.ceilings import Ceilings
 from specgen.evaluation.counters import LIMIT_S, Counted, Subject, collect
+from specgen.evaluation.feedback import cap
 from specgen.evaluation.floors import floor, needed_flops
 from specgen.evaluation.peer import Peer
 from specgen.evaluation.reference import Reference
@@ -36,7 +37,11 @@ from specgen.evaluation.work import Work, measure, needed_bytes
 from specgen.types import EvaluationRequest, Phase, Profile, Status
 
 _CACHE_LIMIT = 32 << 20
-_COUNTERS_OVERTIME_S = 150.0  # beyond the request's budget: counting replays every kernel many times
+_TOOLS_OVERTIME_S = 150.0  # beyond the request's budget: counting replays every kernel many times
+_SANITIZED = {  # the candidate was loaded
+    Status.RUNTIME_ERROR, Status.DEVICE_FAULT, Status.HANG, Status.WRONG_SHAPE, Status.WRONG_DTYPE,
+    Status.WRONG_VALUE, Status.NOT_FINITE, Status.REJECTED, Status.VALID, Status.PROFILER_UNAVAILABLE,
+}  # fmt: skip
 _FIRST_CUT = (3, 9)  # warm-ups and runs of a validation's speedup
 T = TypeVar("T")
 
@@ -49,6 +54,7 @@ class Assessment:
         self.peer = peer
         self.peer.source = request.source
         self.request = request
+        self.started = time.monotonic()
         self.validating = request.phase is Phase.VALIDATE
         self.backend = bench.spec.backend
         self.lock = HostLock(bench.spec.device_name if self.backend == "cuda" else "")
@@ -60,11 +66,12 @@ class Assessment:
         self.cost_ms = 0.0
         self.fetch_ms = 0.3
         self.max_abs_error = 0.0
+        self.prepared: tuple[Reference, Trial] | None = None
 
     def run(self) -> dict[str, Any]:
         """The fields of a valid result."""
         self.peer.deadline = time.monotonic() + self.request.time_budget_s
-        marks = [time.monotonic()]
+        marks = [self.started]
         if self.backend == "cpu":  # a GPU's runs are not timed by the process's CPU clock
             self.cost_ms = message_cost_ms(self.peer)
             self.fetch_ms = fetch_cost_ms(self.peer)
@@ -79,7 +86,7 @@ class Assessment:
         window, ceilings = self._timed(reference, trials, work, limit_s)
         marks.append(time.monotonic())
         self._store_build()
-        counted = self._counted(reference, trials[0], marks[0])
+        counted = self._counted(reference, trials[0])
         names = ("load", "trials", "tried", "timed")
         self.notes |= {f"{name}_s": f"{b - a:.3f}" for name, a, b in zip(names, marks, marks[1:], strict=False)}
         return self._fields(window, work, ceilings, counted)
@@ -117,6 +124,7 @@ class Assessment:
         reference = Reference(self.request.problem)
         start = time.perf_counter()
         trial = own(reference)
+        self.prepared = reference, trial
         self._limit_s = 10.0 + 100.0 * (time.perf_counter() - start)
         return reference, trial, measure(reference, trial)
 
@@ -278,19 +286,36 @@ class Assessment:
             each = spent_ms / (runs + 1) if type(runs) is int and runs > 0 else spent_ms
             integrity.check_watched(each, mean_ms)
 
-    def _counted(self, reference: Reference, trial: Trial, start: float) -> Counted | None:
+    def _counted(self, reference: Reference, trial: Trial) -> Counted | None:
         """A GPU's hardware counters; None where nobody asked, or there is no such device."""
         if self.validating or self.backend != "cuda":
             return None
-        bench = self.bench
-        subject = Subject(
-            self.request.source, self._kept_build(), reference.init_inputs, trial.inputs, self.request.problem.seed,
-            bench.spec.build if bench.support else "stock", bench.support,
-        )  # fmt: skip
-        left_s = start + self.request.time_budget_s + _COUNTERS_OVERTIME_S - time.monotonic()
-        counted = collect(subject, bench.spec, min(LIMIT_S, left_s))
+        counted = collect(self._subject(reference, trial), self.bench.spec, min(LIMIT_S, self._left_s))
         self.notes["profiler"] = counted.unavailable or counted.note or f"ncu, {counted.seconds:.1f} s"
         return counted
+
+    def sanitized(self, status: Status, error: str) -> str:
+        """The feedback with compute-sanitizer's report, where one was asked for and the candidate came so far."""
+        tool = self.bench.spec.sanitize
+        if tool == "fault":
+            tool = "memcheck" if status is Status.DEVICE_FAULT else ""
+        if not tool or self.prepared is None or status not in _SANITIZED:
+            return error
+        said = sanitize.collect(self._subject(*self.prepared), self.bench.spec, tool, min(LIMIT_S, self._left_s)).text
+        self.notes["sanitizer"] = said
+        return cap(f"{error}\n{said}") if status is Status.DEVICE_FAULT else error
+
+    def _subject(self, reference: Reference, trial: Trial) -> Subject:
+        """For a tool of the toolkit."""
+        return Subject(
+            self.request.source, self._kept_build(), reference.init_inputs, trial.inputs, self.request.problem.seed,
+            self.bench.spec.build if self.bench.support else "stock", self.bench.support,
+        )  # fmt: skip
+
+    @property
+    def _left_s(self) -> float:
+        """What is left for tools: the worker gives the judge somewhat longer than the budget."""
+        return self.started + self.request.time_budget_s + _TOOLS_OVERTIME_S - time.monotonic()
 
     def _fields(self, window: Window, work: Work, ceilings: Ceilings, counted: Counted | None) -> dict[str, Any]:
         candidate, reference = summary(window.candidate_ms), summary(window.reference_ms)
@@ -303,16 +328,15 @@ class Assessment:
         if self.validating:
             return fields
         gb_s, gflop_s = ceilings.gb_s(work.moved_bytes), ceilings.gflop_s()
-        by_reference = work.flops / (gflop_s * 1e9) < work.moved_bytes / (gb_s * 1e9)
-        # faster than the reference's arithmetic can be done here: it does less of it (T4), so bytes bound it
-        memory_bound = by_reference or work.flops / (candidate.mean_ms * 1e6) > gflop_s
+        reached_gb_s, reached_gflop_s = (n / (candidate.mean_ms * 1e6) for n in (work.moved_bytes, work.flops))
+        counters = counted.counters if counted else {}
+        bound = roofline.by_counters(counters)
+        if bound == "unknown":
+            bound = roofline.bound(reached_gb_s / gb_s, reached_gflop_s / gflop_s)
         fields["profile"] = Profile(
             candidate=candidate, reference=reference,
-            achieved_gb_s=work.moved_bytes / (candidate.mean_ms * 1e6),
-            achieved_gflop_s=work.flops / (candidate.mean_ms * 1e6),
-            ceiling_gb_s=gb_s, ceiling_gflop_s=gflop_s,
-            roofline="memory" if memory_bound else "compute",
-            counters=self._counters(window) | (counted.counters if counted else {}),
+            achieved_gb_s=reached_gb_s, achieved_gflop_s=reached_gflop_s, ceiling_gb_s=gb_s, ceiling_gflop_s=gflop_s,
+            roofline=bound, counters=self._counters(window) | counters,
         )  # fmt: skip
         if counted is not None and counted.unavailable:
             fields["status"] = Status.PROFILER_UNAVAILABLE

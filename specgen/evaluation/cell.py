@@ -152,6 +152,7 @@ class Cell:
             build=policy.build, cache_root=str(cache_root),
             memory_bytes=ahead.memory_bytes if ahead else memory_limit_bytes(share),
             only_build=ahead is not None, idle=ahead is not None and ahead.idle, arch=ahead.arch if ahead else "",
+            sanitize=_sanitize(policy, device.backend) if ahead is None else "",
         )  # fmt: skip
         cache_root.mkdir(parents=True, exist_ok=True)
         watch_r, watch_w = os.pipe()
@@ -277,6 +278,12 @@ class Cell:
             status=Status.INFRA_ERROR, error=reason, device=self.device.name, finished_at=now,
             device_s=now - self._submitted_at,
         )  # fmt: skip
+
+
+def _sanitize(policy: EvaluationPolicy, backend: str) -> str:
+    if backend != "cuda":
+        return ""
+    return policy.sanitize or ("fault" if policy.sanitize_on_fault else "")
 
 
 def evaluate(

@@ -58,6 +58,7 @@ def judge(bench: Bench, peer: Peer, request: EvaluationRequest, broken: Verdict 
     except Exception as exc:
         log.exception("judge failed")
         fields = {"status": Status.INFRA_ERROR, "error": f"the judge failed: {type(exc).__name__}: {exc}"[:1000]}
+    fields["error"] = assessment.sanitized(fields["status"], fields.get("error", ""))
     now = time.time()
     return EvaluationResult(
         request_id=request.request_id,

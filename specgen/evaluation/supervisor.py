@@ -44,6 +44,7 @@ class CellSpec:
     only_build: bool = False  # stop after the candidate is loaded; on any core, with no device in reach
     idle: bool = False  # with what other processes leave of these cores
     arch: str = ""  # CUDA architectures, where they cannot be read from a device
+    sanitize: str = ""  # a tool of compute-sanitizer after every evaluation; "fault": memcheck after a device fault
 
     @classmethod
     def of(cls, data: dict[str, Any]) -> CellSpec:

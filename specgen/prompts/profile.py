@@ -1,7 +1,8 @@
 """The profile as a table: one row per metric with its unit and what it tells. The same block in every prompt.
 
-Metrics that this machine does not have are left out. Names of hardware counters are those of
-:mod:`specgen.evaluation.ncu` and of Linux perf; an unknown one is shown under its own name.
+Metrics that this machine does not have are left out, and so is what tells of the measurement rather than of the
+kernel. Names of hardware counters are those of :mod:`specgen.evaluation.ncu` and of Linux perf; an unknown one is
+shown under its own name.
 """
 
 from __future__ import annotations
@@ -28,14 +29,28 @@ COUNTERS: dict[str, tuple[str, str, str]] = {
     "instructions": ("instructions", "", "per run; with cycles: how well the core is fed"),
     "ipc": ("instructions per cycle", "", "4 and more is good, under 1 waits for memory"),
     "cache_misses": ("last-level cache misses", "", "per run; each waits for memory"),
-    "cache-misses": ("last-level cache misses", "", "per run; each waits for memory"),
     "branch_misses": ("mispredicted branches", "", "per run"),
-    "branch-misses": ("mispredicted branches", "", "per run"),
+    "page_faults": ("page faults", "", "per run; each takes memory that was not held yet"),
+    "rss_peak_mb": ("memory held at most", "MB", "by the process, PyTorch included"),
+    "minor_faults": ("page faults in all", "", "since the process started"),
+    "share_of_time_pct": ("share of the kernels' time", "%", "under ncu"),
+    "kernels": ("different kernels", "", "in one forward"),
+    "launches": ("launches", "", "in one forward; each costs a few us"),
 }  # counter -> (label, unit, meaning)
 
+OF_THE_JUDGE = frozenset(
+    {
+        "rss_mb", "involuntary_switches", "message_cost_ms", "wall_mean_ms", "clock_gap_ms", "asleep_ms",
+        "outside_cpu_ms", "fetch_cpu_ms", "fetch_rehearsed_ms", "fetch_allowed_ms",
+        "sm_clock_mhz", "sm_clock_min_mhz", "memory_clock_mhz", "temperature_c", "power_w", "slowed_share",
+    }
+)  # fmt: skip
+
 ROOFLINE = {
-    "memory": "limited by memory traffic: move fewer bytes, move each once",
-    "compute": "limited by arithmetic: fewer or wider instructions",
+    "memory": "near the ceiling of memory traffic: move fewer bytes, move each once",
+    "compute": "near the ceiling of arithmetic: fewer or wider instructions",
+    "latency": "near neither ceiling: it waits (dependent or narrow instructions, cache misses, too few threads), "
+    "or does more than is needed",
 }
 
 
@@ -59,9 +74,10 @@ def profile_rows(profile: Profile) -> list[Row]:
     if (roof := ROOFLINE.get(profile.roofline)) is not None:
         rows.append(Row("bound by", profile.roofline, "", roof))
     for name, value in profile.counters.items():
-        if value is not None:
-            label, unit, meaning = COUNTERS.get(name, (name, "", ""))
-            rows.append(Row(label, number(value), unit, meaning))
+        if value is not None and name not in OF_THE_JUDGE:
+            kernel_name, _, base = name.rpartition(": ")  # of one of several kernels
+            label, unit, meaning = COUNTERS.get(base, (base, "", ""))
+            rows.append(Row(f"{kernel_name}: {label}" if kernel_name else label, number(value), unit, meaning))
     return rows
 
 
@@ -71,4 +87,6 @@ def _against(label: str, achieved: float | None, ceiling: float | None, unit: st
     if not ceiling:
         return [Row(label, number(achieved), unit, meaning)]
     share = f"{100 * achieved / ceiling:.0f} % of {number(ceiling)} measured here"
+    if achieved > 1.1 * ceiling:
+        share = f"more than the {number(ceiling)} measured here: not all of it is done"
     return [Row(label, number(achieved), unit, f"{meaning}; {share}")]
