@@ -11,7 +11,7 @@ from typing import Any, Final, Literal
 
 from specgen.types import Usage
 
-Dialect = Literal["deepseek", "vllm", "llamacpp", "specgen", "generic"]
+Dialect = Literal["deepseek", "vllm", "llamacpp", "completions", "specgen", "generic"]
 
 CHARS_PER_TOKEN: Final = 4
 """Where a server reports no usage, tokens are counted as characters / 4, rounded up."""
@@ -26,6 +26,8 @@ class Capabilities:
     models: tuple[str, ...] = ()  # what the server offers; empty where it does not tell
     server: str = ""  # what it calls itself
     why_not: str = ""
+    thinking_off: bool = False  # its template keeps a given reasoning only with `enable_thinking: false`
+    opened: bool = False  # its template opens <think> in P: content begins inside it where no parser splits it
 
     @property
     def can_fork(self) -> bool:
@@ -41,21 +43,24 @@ def count_tokens(chars: int) -> int:
 def read_usage(usage: Mapping[str, Any], timings: Mapping[str, Any] | None = None) -> Usage:
     """Usage as any of the known servers writes it.
 
+    ``timings``: llama.cpp's, which it tells with every chunk.
+
     Cached tokens: `prompt_tokens_details.cached_tokens` (vLLM, SGLang, OpenAI, llama.cpp), `prompt_cache_hit_tokens`
     (DeepSeek), `cached_tokens` (Moonshot), else llama.cpp's `timings.cache_n`.
     """
+    timings = timings or {}
     prompt = _mapping(usage.get("prompt_tokens_details"))
     completion = _mapping(usage.get("completion_tokens_details"))
     return Usage(
-        prompt_tokens=_first(usage.get("prompt_tokens")),
+        prompt_tokens=_first(usage.get("prompt_tokens"), timings.get("cache_n", 0) + timings.get("prompt_n", 0)),
         cached_tokens=_first(
             prompt.get("cached_tokens"),
             usage.get("prompt_cache_hit_tokens"),
             usage.get("cached_tokens"),
-            (timings or {}).get("cache_n"),
+            timings.get("cache_n"),
         ),
         reasoning_tokens=_first(completion.get("reasoning_tokens"), usage.get("reasoning_tokens")),
-        completion_tokens=_first(usage.get("completion_tokens")),
+        completion_tokens=_first(usage.get("completion_tokens"), timings.get("predicted_n")),
         reported=True,
     )
 

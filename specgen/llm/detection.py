@@ -1,11 +1,12 @@
 """Is the LLM usable as configured, and what can it do? Asked at submit time, before anything is paid (§5, step 1).
 
-One request, GET /v1/models. Not here: generations. A provider that hides its reasoning cannot be forked; that is said
-in `Capabilities.why_not`, not guessed around.
+GET /v1/models, and on vLLM and llama.cpp what the chat template does (`probing`). Not here: generations. A
+provider that hides its reasoning cannot be forked; that is said in `Capabilities.why_not`, not guessed around.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Final
 from urllib.parse import urlsplit
 
@@ -13,13 +14,15 @@ import httpx2
 import openai
 
 from specgen.errors import ModelAccessError, ModelUnreachable
-from specgen.llm import dialects, failures
+from specgen.llm import dialects, failures, probing
 from specgen.llm.base import Capabilities, Dialect
-from specgen.llm.openai_compatible import OpenAICompatible, make_client
+from specgen.llm.openai_compatible import OpenAICompatible, make_client, template_options
+from specgen.llm.tokens import Tokens
 from specgen.settings import ModelProfile
 
 _TIMEOUT_S: Final = 15.0
 _SHOWN: Final = 12
+_TEMPLATED: Final = ("vllm", "llamacpp", "completions")
 _NO_API: Final = "base_url usually ends in /v1"
 
 
@@ -44,10 +47,36 @@ async def detect(profile: ModelProfile) -> Capabilities:
     owner = next((owner for name, owner in listed if name == model), "")
     host = urlsplit(profile.base_url).hostname or ""
     dialect: Dialect = _dialect(owner, host) if profile.dialect == "auto" else profile.dialect
-    reason = dialects.why_not(dialect, owner or host)
+    found = Capabilities(dialect, model, names, owner or host, dialects.why_not(dialect, owner or host))
     if host == "api.openai.com":
         reason = "OpenAI hides the reasoning of its models, so it cannot be continued; the job runs without speculation"
-    return Capabilities(dialect, model, names, owner or host, reason)
+        return replace(found, why_not=reason)
+    return await _templated(profile, found) if dialect in _TEMPLATED else found
+
+
+async def _templated(profile: ModelProfile, found: Capabilities) -> Capabilities:
+    """With what the server's chat template makes of a given reasoning. One that drops it is gone around by token ids
+    (``auto``), or told."""
+    kind = found.server if found.server in dialects.BY_TOKENS else found.dialect
+    client = make_client(profile, timeout_s=_TIMEOUT_S)
+    try:
+        template = await probing.look(Tokens(client, kind, found.model), kind, template_options(profile))
+    finally:
+        await client.close()
+    found = replace(found, opened=template.opened)
+    if found.dialect == "completions":
+        if found.can_fork and not template.tokens:
+            reason = f"{found.server!r} offers no /tokenize for 'completions'; the job runs without speculation"
+            return replace(found, why_not=reason)
+        return found
+    if template.keeps is None:  # as a gateway that passes /v1 only
+        return replace(found, thinking_off="qwen" in found.model.lower())
+    if template.keeps:
+        return replace(found, thinking_off=template.thinking_off)
+    if profile.dialect == "auto":
+        return replace(found, dialect="completions")
+    reason = f"the chat template of {found.model!r} drops a given reasoning (dialect 'completions' goes around it)"
+    return replace(found, why_not=f"{reason}; the job runs without speculation")
 
 
 async def connect(profile: ModelProfile) -> OpenAICompatible:

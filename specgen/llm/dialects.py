@@ -7,11 +7,11 @@ again. Not here: sending it. docs/llm.md says which servers these were tried on.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, Literal
 
-from specgen.llm.base import Dialect
+from specgen.llm.base import Capabilities, Dialect
 from specgen.types import Prompt
 
 PREFILL: Final = "```python\n"
@@ -36,38 +36,48 @@ def messages(prompt: Prompt) -> list[dict[str, Any]]:
     return [*system, {"role": "user", "content": prompt.user}]
 
 
-def _deepseek(prompt: Prompt, prefix: str, _model: str) -> Request:
+def merged(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]:
+    """Two bodies in one; where both have an object, one of both (`chat_template_kwargs`), else the second's value."""
+    out = {**first, **second}
+    for name in first.keys() & second.keys():
+        if isinstance(first[name], Mapping) and isinstance(second[name], Mapping):
+            out[name] = {**first[name], **second[name]}
+    return out
+
+
+def _deepseek(prompt: Prompt, prefix: str, _server: Capabilities) -> Request:
     """DeepSeek's prefix completion (under the base path `/beta`)."""
     assistant = {"role": "assistant", "content": PREFILL, "reasoning_content": prefix, "prefix": True}
     return Request([*messages(prompt), assistant], {"thinking": {"type": "enabled"}}, (STOP,))
 
 
-def _specgen(prompt: Prompt, prefix: str, _model: str) -> Request:
+def _specgen(prompt: Prompt, prefix: str, _server: Capabilities) -> Request:
     """The project's own server: the same message, without DeepSeek's switch."""
     assistant = {"role": "assistant", "content": PREFILL, "reasoning_content": prefix, "prefix": True}
     return Request([*messages(prompt), assistant], {}, (STOP,))
 
 
-def _vllm(prompt: Prompt, prefix: str, model: str) -> Request:
+def _vllm(prompt: Prompt, prefix: str, server: Capabilities) -> Request:
     """vLLM: continue the last message. Both names of the reasoning field are sent: templates read one of them.
 
-    Only Qwen's template needs thinking switched off to close it before the content; GLM's would add a marker to the
-    user's turn and miss the whole prefix.
+    Whether thinking is to be switched off for the template to close it before the content was asked (`probing`): some
+    need it, GLM-4.6's would add a marker to the user's turn and miss the whole prefix.
     """
     assistant = {"role": "assistant", "reasoning": prefix, "reasoning_content": prefix, "content": PREFILL}
     extra: dict[str, Any] = {"add_generation_prompt": False, "continue_final_message": True}
-    if "qwen" in model.lower():
+    if server.thinking_off:
         extra["chat_template_kwargs"] = {"enable_thinking": False}
     return Request([*messages(prompt), assistant], extra, (STOP,))
 
 
-def _llamacpp(prompt: Prompt, prefix: str, _model: str) -> Request:
-    """llama.cpp: a trailing assistant message is continued where its content is not empty; the answer repeats it."""
+def _llamacpp(prompt: Prompt, prefix: str, _server: Capabilities) -> Request:
+    """llama.cpp: a trailing assistant message is continued where its content is not empty; the stream repeats π
+    and the content first."""
     assistant = {"role": "assistant", "reasoning_content": prefix, "content": PREFILL}
     return Request([*messages(prompt), assistant], {"cache_prompt": True}, (STOP,))
 
 
-FORKS: Final[dict[Dialect, Callable[[Prompt, str, str], Request]]] = {
+FORKS: Final[dict[Dialect, Callable[[Prompt, str, Capabilities], Request]]] = {
     "deepseek": _deepseek,
     "vllm": _vllm,
     "llamacpp": _llamacpp,
@@ -83,13 +93,25 @@ OWNERS: Final[dict[str, Dialect]] = {
 }
 """`owned_by` in GET /v1/models -> dialect."""
 
-READS_REASONING_AS_CONTENT: Final[frozenset[Dialect]] = frozenset({"vllm"})
-"""Servers whose reasoning parser may file a fork's continuation under reasoning."""
+ForkReasoning = Literal["content", "dropped", "reasoning"]
+FORK_REASONING: Final[dict[Dialect, ForkReasoning]] = {"vllm": "content", "llamacpp": "dropped"}
+"""What a fork's reasoning deltas are: vLLM's reasoning parser may file the continuation there; llama.cpp repeats π."""
+
+BY_TOKENS: Final = ("vllm", "llamacpp")
+"""Servers (`owned_by`) that take and give token ids: the dialect `completions`."""
+
+FIGURES: Final[dict[str, dict[str, Any]]] = {
+    "vllm": {"stream_options": {"include_usage": True, "continuous_usage_stats": True}},
+    "llamacpp": {"timings_per_token": True},
+}
+"""What makes a server (`owned_by`) tell its token counts with every chunk, so that a closed stream has them too."""
 
 
 def why_not(dialect: Dialect, server: str) -> str:
     """Why a dialect cannot be forked, in one line; empty where it can."""
-    if dialect in FORKS:
+    if dialect in FORKS or (dialect == "completions" and server in BY_TOKENS):
         return ""
     name = f"{server!r}" if server else "this server"
+    if dialect == "completions":
+        return f"'completions' needs token ids, of vLLM or llama.cpp, not {name}; the job runs without speculation"
     return f"{name} offers no known way to continue from a reasoning prefix; the job runs without speculation"

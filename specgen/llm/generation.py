@@ -10,17 +10,18 @@ import asyncio
 import contextlib
 from collections import deque
 from collections.abc import AsyncIterator, Mapping
-from typing import Any, Final
+from dataclasses import replace
+from typing import Any, Final, Protocol
 
 import httpx2
 import openai
-from openai import AsyncStream
+from openai.types import Completion
 from openai.types.chat import ChatCompletionChunk
 
 from specgen.errors import ModelUnavailable
 from specgen.llm.base import count_tokens, read_usage
 from specgen.llm.failures import BrokenEarly
-from specgen.llm.splitting import PrefillStripper, ThinkSplitter
+from specgen.llm.reading import Reader
 from specgen.types import Delta, Usage
 
 _FINISH: Final = {
@@ -36,51 +37,24 @@ _FINISH: Final = {
 _FAILURES: Final = (openai.OpenAIError, httpx2.HTTPError, ValueError)  # ValueError: an event that is not JSON
 
 
-class Reader:
-    """Turns the deltas of one stream into `Delta`s: reasoning fields, inline `<think>`, a repeated prefill."""
+class Chunks(Protocol):
+    """An SDK stream, or what stands for one."""
 
-    def __init__(self, *, fork: bool, reasoning_is_content: bool = False) -> None:
-        self._fork = fork
-        self._merge = fork and reasoning_is_content
-        self._strip = PrefillStripper()
-        self._think: ThinkSplitter | None = None if fork else ThinkSplitter()
+    async def __anext__(self) -> Any: ...
 
-    def read(self, reasoning: str, content: str) -> list[Delta]:
-        """The deltas of one chunk's two texts (either may be empty)."""
-        out: list[Delta] = []
-        if reasoning and self._merge:
-            content, reasoning = reasoning + content, ""
-        if reasoning:
-            if self._think is not None:  # a server that separates reasoning: content is content
-                out += self._think.finish()
-                self._think = None
-            out.append(Delta("reasoning", reasoning))
-        if content:
-            if self._fork:
-                content = self._strip.feed(content)
-            if self._think is not None:
-                out += self._think.feed(content)
-            elif content:
-                out.append(Delta("content", content))
-        return out
-
-    def finish(self) -> list[Delta]:
-        """The stream is over: what was held back."""
-        if self._fork:
-            rest = self._strip.finish()
-            return [Delta("content", rest)] if rest else []
-        return self._think.finish() if self._think is not None else []
+    async def close(self) -> None:
+        """Close it at the server."""
 
 
 class Generation:
     """The deltas of one generation, its usage, and how it ended. Iterate once; always close."""
 
     def __init__(
-        self, chunks: AsyncStream[ChatCompletionChunk], reader: Reader, *, prompt_chars: int, token_timeout_s: float
+        self, chunks: Chunks, reader: Reader, *, prompt_chars: int, prompt_tokens: int = 0, token_timeout_s: float
     ) -> None:
         self._chunks = chunks
         self._reader = reader
-        self._prompt_chars = prompt_chars
+        self._prompt_tokens = prompt_tokens or count_tokens(prompt_chars)
         self._token_timeout_s = token_timeout_s
         self._ready: deque[Delta] = deque()
         self._chars = {"reasoning": 0, "content": 0}
@@ -101,11 +75,13 @@ class Generation:
         if self._reported is None:
             thought = count_tokens(reasoning)
             return Usage(
-                prompt_tokens=count_tokens(self._prompt_chars),
+                prompt_tokens=self._prompt_tokens,
                 reasoning_tokens=thought,
                 completion_tokens=thought + count_tokens(content),
             )
         known = self._reported
+        if not self._reader.reasons:
+            return replace(known, reasoning_tokens=0)
         if known.reasoning_tokens or not reasoning:
             return known
         share = round(known.completion_tokens * reasoning / (reasoning + content))
@@ -115,7 +91,7 @@ class Generation:
         """Wait for the first text (or a regular end without any). Raises BrokenEarly, or the SDK's error."""
         while not self._ready and not self._over:
             try:
-                chunk = await anext(self._chunks)
+                chunk = await self._chunks.__anext__()
             except StopAsyncIteration:
                 if not self._reason:
                     raise BrokenEarly("the stream ended before its first token") from None
@@ -147,7 +123,7 @@ class Generation:
     async def _receive(self) -> None:
         try:
             async with asyncio.timeout(self._token_timeout_s):
-                chunk = await anext(self._chunks)
+                chunk = await self._chunks.__anext__()
         except StopAsyncIteration:
             self._end()
         except TimeoutError:
@@ -170,24 +146,16 @@ class Generation:
             self._chars[delta.kind] += len(delta.text)
             self._ready.append(delta)
 
-    def _take(self, chunk: ChatCompletionChunk) -> None:
+    def _take(self, chunk: ChatCompletionChunk | Completion) -> None:
         extra = chunk.model_extra or {}
         usage: Mapping[str, Any] | None = chunk.usage.model_dump() if chunk.usage else None
         for choice in chunk.choices or ():
-            delta = choice.delta
-            if delta is not None:
-                self._push(self._reader.read(_reasoning(delta.model_extra or {}), delta.content or ""))
+            self._push(self._reader.take(choice, extra))
             if choice.finish_reason:
                 self._reason = _FINISH.get(choice.finish_reason, "broken")
             inner = (choice.model_extra or {}).get("usage")  # Moonshot's place for it
             usage = usage or (inner if isinstance(inner, Mapping) else None)
-        if usage:
-            self._reported = read_usage(usage, extra.get("timings"))
-
-
-def _reasoning(extra: Mapping[str, Any]) -> str:
-    for name in ("reasoning_content", "reasoning"):
-        text = extra.get(name)
-        if isinstance(text, str) and text:
-            return text
-    return ""
+        timings = extra.get("timings")
+        if usage or timings:
+            told, before = read_usage(usage or {}, timings), self._reported or Usage()
+            self._reported = replace(told, cached_tokens=max(told.cached_tokens, before.cached_tokens))

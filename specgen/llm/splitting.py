@@ -26,6 +26,16 @@ class ThinkSplitter:
         self._held = ""
         self._strip = False  # line ends between </think> and the answer
 
+    @property
+    def answering(self) -> bool:
+        """The reasoning is over."""
+        return self._state == "content"
+
+    @property
+    def holds(self) -> bool:
+        """Something is held back."""
+        return bool(self._held)
+
     def feed(self, text: str) -> list[Delta]:
         """Take content; returns what is certain of it."""
         self._held += text

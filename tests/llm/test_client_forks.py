@@ -40,14 +40,14 @@ def test_every_dialect_continues_from_the_prefix(server: ScriptedServer, dialect
 
 def test_the_marks_of_each_dialect() -> None:
     prompt = Prompt("", "u")
-    assert FORKS["deepseek"](prompt, PREFIX, "m").messages[-1]["prefix"] is True
-    assert FORKS["deepseek"](prompt, PREFIX, "m").extra == {"thinking": {"type": "enabled"}}
-    vllm = FORKS["vllm"](prompt, PREFIX, "GLM-4.7")
+    assert FORKS["deepseek"](prompt, PREFIX, Capabilities("deepseek", "m")).messages[-1]["prefix"] is True
+    assert FORKS["deepseek"](prompt, PREFIX, Capabilities("deepseek", "m")).extra == {"thinking": {"type": "enabled"}}
+    vllm = FORKS["vllm"](prompt, PREFIX, Capabilities("vllm", "m"))
     assert vllm.messages[-1]["reasoning"] == PREFIX
     assert vllm.extra == {"add_generation_prompt": False, "continue_final_message": True}
-    qwen = FORKS["vllm"](prompt, PREFIX, "Qwen/Qwen3-8B")
+    qwen = FORKS["vllm"](prompt, PREFIX, Capabilities("vllm", "m", thinking_off=True))
     assert qwen.extra["chat_template_kwargs"] == {"enable_thinking": False}
-    assert FORKS["llamacpp"](prompt, PREFIX, "m").messages[0] == {"role": "user", "content": "u"}
+    assert FORKS["llamacpp"](prompt, PREFIX, Capabilities("llamacpp", "m")).messages[0] == {"role": "user", "content": "u"}
 
 
 def test_what_is_opened_is_what_the_controller_expects_to_be_opened() -> None:
