@@ -41,26 +41,24 @@ def device_model(backend: str) -> str:
     """The device's name. A GPU whose context was not made yet is not asked: an early verdict needs none."""
     if backend == "cpu":
         return cpu_model()
-    return torch.cuda.get_device_name() if torch.cuda.is_initialized() else ""
-
-
-def _of_a_gpu() -> dict[str, str]:
-    return {"cpu": cpu_model(), "driver": driver_version(), "cuda": str(torch.version.cuda)}
+    made = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
+    return torch.cuda.get_device_name() if made else ""
 
 
 def describe_environment(bench: Bench, problem: ProblemSpec) -> dict[str, str]:
     """Versions, device, walls and tolerance."""
-    return (
-        {
-            "torch": str(torch.__version__),
-            "compiler": compiler(),
-            "device": device_model(bench.spec.backend),
-            "kernel": platform.release(),
-            "sandbox": bench.spec.sandbox,
-            "build": bench.spec.build if bench.support else "stock",
-            "tolerance": f"{problem.tolerance:g} absolute and relative",
-            "problem_sha256": problem.sha256,
-        }
-        | (_of_a_gpu() if bench.spec.backend == "cuda" else {})
-        | ({"problem_origin": problem.origin} if problem.origin else {})
-    )
+    found = {
+        "torch": str(torch.__version__),
+        "compiler": compiler(),
+        "device": device_model(bench.spec.backend),
+        "kernel": platform.release(),
+        "sandbox": bench.spec.sandbox,
+        "build": bench.spec.build if bench.support else "stock",
+        "tolerance": f"{problem.tolerance:g} absolute and relative",
+        "problem_sha256": problem.sha256,
+    }
+    if bench.spec.backend == "cuda":
+        found |= {"cpu": cpu_model(), "driver": driver_version(), "cuda": str(torch.version.cuda)}
+    if problem.origin:
+        found["problem_origin"] = problem.origin
+    return found
