@@ -15,7 +15,7 @@ from pathlib import Path
 from specgen.evaluation import processes
 from specgen.evaluation.sandbox import WRITABLE
 
-_INODE = 1024  # bytes of kernel memory: a tmpfs inode and its name
+_INODE = 8192  # a file's inode and name are 1 KiB of kernel memory, and a million of them take seconds to remove
 _SOCKET = {"UNIX": 416 << 10, "UNIX-STREAM": 416 << 10, "TCP": 4 << 20, "TCPv6": 4 << 20}  # buffers, at most
 _OTHER_SOCKET = 416 << 10
 
