@@ -22,7 +22,7 @@ from specgen.scheduler.keys import ITERATIONS, PRIORITY_HEADER, SCOPE_HEADER, Ke
 from specgen.scheduler.members import Membership
 from specgen.scheduler.pool import PoolState
 from specgen.scheduler.transport import broker_url
-from specgen.search import resolve as resolve_search
+from specgen.search import check_lanes
 from specgen.settings import Settings, get_settings
 from specgen.store import BestKernel, JobRecord, Store
 from specgen.types import Event, EventKind, JobSpec, JobState, ProblemSpec, Wish
@@ -80,7 +80,7 @@ class Client:
 
         A job that wants devices which are not here is refused, unless ``wait_for_device``: then it waits for one.
         """
-        resolve_search(spec.search)
+        check_lanes(spec.search, spec.lanes)
         termination.resolve(spec.termination)
         self._ping()
         if not wait_for_device:

@@ -66,6 +66,7 @@ class JobContext:
     token: int
     device: CpuFacts | GpuFacts
     price: Price | None = None
+    paid: list[Usage] = field(default_factory=list)  # what roles were asked, added to as it happens
     hashes: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -92,6 +93,7 @@ class JobContext:
         for attempt in range(ROLE_ATTEMPTS):
             answer = await self.model.complete(prompt, seed=attempt, max_tokens=ROLE_TOKENS, schema=schema)
             usage += answer.usage  # a reply that is refused is paid, too
+            self.paid.append(answer.usage)
             try:
                 fenced = FENCED.search(answer.text)
                 reply = json.loads(fenced[1] if fenced else answer.text)

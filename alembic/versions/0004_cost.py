@@ -1,4 +1,5 @@
-"""What generations and side calls cost, the longest gap between two chunks, and what was thrown away."""
+"""What generations and side calls cost, the longest gap between two chunks, what was thrown away, and one search state
+a job: several iterations of it may be open."""
 
 from __future__ import annotations
 
@@ -6,6 +7,7 @@ import re
 from pathlib import Path
 
 import sqlalchemy as sa
+from sqlalchemy.dialects import postgresql
 
 from alembic import op
 
@@ -28,7 +30,17 @@ def statements() -> list[str]:
     return [statement.strip() for statement in text.split(";") if statement.strip()]
 
 
+STATE = """
+UPDATE jobs SET search_state = (
+    SELECT CASE WHEN i.closed_at IS NULL THEN i.state_opened ELSE i.state_closed END FROM iterations i
+    WHERE i.job_id = jobs.id ORDER BY i.iteration DESC LIMIT 1)
+"""
+
+
 def upgrade() -> None:
+    document = sa.JSON().with_variant(postgresql.JSONB(), "postgresql")
+    op.add_column("jobs", sa.Column("search_state", document))
+    op.execute(STATE)
     op.add_column("generations", sa.Column("cost", sa.Float))
     op.add_column("generations", sa.Column("longest_gap_s", sa.Float))
     op.add_column("side_calls", sa.Column("cost", sa.Float))
@@ -39,6 +51,7 @@ def upgrade() -> None:
 def downgrade() -> None:
     for view in reversed(VIEWS):
         op.execute(f"DROP VIEW {view}")
+    op.drop_column("jobs", "search_state")
     op.drop_column("side_calls", "cost")
     op.drop_column("generations", "longest_gap_s")
     op.drop_column("generations", "cost")

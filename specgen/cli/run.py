@@ -24,7 +24,7 @@ from specgen.llm import detect
 from specgen.prompts import Renderer
 from specgen.report.table import job_table
 from specgen.runtime.stack import Stack, Synthetic
-from specgen.search import resolve as resolve_search
+from specgen.search import check_lanes
 from specgen.settings import PRICE_HINT, ModelProfile, Settings, get_settings
 from specgen.types import JobSpec, JobState, ProblemSpec
 
@@ -49,6 +49,7 @@ def run(
     profile: Annotated[str, typer.Option(help="named LLM profile of specgen.toml")] = "default",
     iterations: Iterations = 10,
     search: Search = "refine",
+    lanes: Annotated[int, typer.Option(min=1, help="main generations at a time, where the search allows it")] = 1,
     termination_name: Annotated[str, typer.Option("--termination", help="criterion")] = "historical_mean",
     speculation: Annotated[bool, typer.Option(help="fork during the reasoning")] = True,
     seed: Annotated[int, typer.Option(help="of the search and of the generations")] = 0,
@@ -74,7 +75,7 @@ def run(
     if bool(path) == bool(suite):
         raise SettingsError("a problem or a --suite is needed, one of them", "such as T4, or --suite paper --pick 1,4")
     settings = configure(home, sandbox)
-    resolve_search(search)
+    check_lanes(search, lanes)
     termination.resolve(termination_name)
     Renderer(prompts or None)
     wanted = suites.chosen(suite, pick, backend_of(backend)) if suite else [suites.Wanted(path, {})]
@@ -88,6 +89,7 @@ def run(
         search=search,
         termination=termination_name,
         iterations=iterations,
+        lanes=lanes,
         speculation=speculation,
         seed=seed,
         max_tokens=max_tokens,

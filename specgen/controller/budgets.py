@@ -1,6 +1,6 @@
 """A job's budgets (tokens, wall clock, cost) and its target: when they are reached, also in the middle of an iteration.
 
-The budget of iterations and the plateau are the outer loop's (`workers.iteration`). Tokens are prompt and completion
+The budget of iterations and the plateau are the outer loop's (`workers.conclusion`). Tokens are prompt and completion
 tokens of mains, forks and side calls; wall clock is the time in iterations over all attempts, so that pauses do not
 count; cost is by the price of the LLM profile.
 """
@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from specgen.controller.loop import Iteration
 from specgen.settings import Price
-from specgen.types import JobSpec
+from specgen.types import JobSpec, Usage
 
 LOOK_EVERY_S = 0.25
 
@@ -32,14 +32,13 @@ class Spent:
         """Wall clock in iterations up to now."""
         return self.seconds + (0.0 if self.began is None else time.monotonic() - self.began)
 
-    def and_of(self, iteration: Iteration, price: Price | None) -> Spent:
-        """With what an iteration that still runs has used."""
-        usages = iteration.usages
+    def and_of(self, usages: Sequence[Usage], best: float, price: Price | None) -> Spent:
+        """With what was used, and found, since."""
         return replace(
             self,
             tokens=self.tokens + sum(usage.prompt_tokens + usage.completion_tokens for usage in usages),
             cost=self.cost + (sum(map(price.cost, usages)) if price else 0.0),
-            best=max(self.best, iteration.best_speedup),
+            best=max(self.best, best),
         )
 
 
@@ -71,11 +70,10 @@ class Budget:
         return ""
 
 
-async def keep(budget: Budget, spent: Spent, iteration: Iteration, price: Price | None) -> str:
-    """Watch the iteration; where something is reached end it at a boundary, and return what. Else until cancelled."""
-    while not (told := budget.reached(spent.and_of(iteration, price))):  # noqa: ASYNC110
+async def keep(budget: Budget, spent: Callable[[], Spent]) -> str:
+    """Until something is reached: what, in words."""
+    while not (told := budget.reached(spent())):  # noqa: ASYNC110
         await asyncio.sleep(LOOK_EVERY_S)
-    iteration.end_for_budget()
     return told
 
 

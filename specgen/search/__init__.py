@@ -12,7 +12,7 @@ from specgen.search.base import (
     Verdict,
     rng_for,
 )
-from specgen.search.registry import names, resolve
+from specgen.search.registry import check_lanes, names, resolve
 
 __all__ = [
     "STOP",
@@ -24,6 +24,7 @@ __all__ = [
     "SearchAlgorithm",
     "Step",
     "Verdict",
+    "check_lanes",
     "names",
     "resolve",
     "rng_for",

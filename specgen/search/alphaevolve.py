@@ -37,6 +37,8 @@ class Evolution:
 class AlphaEvolve:
     """State: per island its grid, its first kernel and its generations; the archive; whose turn it is."""
 
+    max_lanes = 20  # four an island, so that parents are not too old
+
     def __init__(self, evolution: Evolution | None = None) -> None:
         self.numbers = evolution or Evolution()
         self.grids: list[dict[str, str]] = [{} for _ in range(self.numbers.islands)]  # cell -> candidate id

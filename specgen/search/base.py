@@ -169,7 +169,11 @@ class Context(Protocol):
 
 
 class SearchAlgorithm(Protocol):
-    """The contract of every algorithm. Made by a call without arguments, for one job."""
+    """The contract of every algorithm. Made by a call without arguments, for one job.
+
+    An attribute ``max_lanes`` says how many iterations of it may run side by side; without it, one. With several,
+    `select` is called while others are open, whose outcomes the history does not hold yet; it may answer WAIT.
+    """
 
     def select(self, history: History, rng: random.Random) -> Step | Verdict:
         """Whom to start the next iteration from. May change state."""

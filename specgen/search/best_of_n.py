@@ -11,6 +11,8 @@ from specgen.types import Json, Prompt
 class BestOfN:
     """Has no state: iterations differ by their seeds only."""
 
+    max_lanes = 64
+
     def select(self, history: History, rng: random.Random) -> Step:  # noqa: ARG002
         """Always the first prompt again."""
         return Step("seed")

@@ -29,6 +29,8 @@ class Beam:
 class KernelAgent:
     """State: the beam, what is left of the round, how many iterations are out, attempts to reflect on."""
 
+    max_lanes = 4  # a round of N kernels with M bottlenecks each; the next round waits for all of it
+
     def __init__(self, beam: Beam | None = None) -> None:
         self.shape = beam or Beam()
         self.beam: list[str] = []

@@ -46,6 +46,15 @@ def resolve(name: str) -> SearchAlgorithm:
     return made
 
 
+def check_lanes(name: str, lanes: int) -> None:
+    """Raises SettingsError where the algorithm does not let so many iterations run side by side."""
+    most = int(getattr(resolve(name), "max_lanes", 1))
+    if lanes > most:
+        raise SettingsError(
+            f"search {name!r} runs at most {most} iterations at a time, not {lanes}", "see docs/search.md"
+        )
+
+
 def _factory(name: str) -> Callable[[], SearchAlgorithm]:
     if name in BUILT_IN:
         return BUILT_IN[name]

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import select, update
+from sqlalchemy import Connection, select, update
 
 from specgen.store import tables as t
 from specgen.store.database import Database, from_unix, now
@@ -37,7 +37,8 @@ class Iterations(Database):
             "opened_at": now(),
         }
         with self._fenced(job_id, token) as connection:
-            self._insert_new(connection, t.iterations, row)
+            if self._insert_new(connection, t.iterations, row):
+                self._keep_state(connection, job_id, search_state)
             stored = connection.execute(select(t.iterations).where(*_key(job_id, iteration))).one()
         return iteration_record(stored)
 
@@ -75,9 +76,13 @@ class Iterations(Database):
             closing = update(t.iterations).where(*_key(job_id, iteration), t.iterations.c.closed_at.is_(None))
             if connection.execute(closing.values(values)).rowcount == 0:
                 return False
+            self._keep_state(connection, job_id, search_state)
             connection.execute(dropped.values(status="dropped"))
             connection.execute(abandoned.values(ended_at=now(), finish_reason="abandoned"))
             return True
+
+    def _keep_state(self, connection: Connection, job_id: str, search_state: Json) -> None:
+        connection.execute(update(t.jobs).where(t.jobs.c.id == job_id).values(search_state=search_state))
 
     # ------------------------------------------------------------------------------------------ generations
 

@@ -192,6 +192,7 @@ def _record(row: Any) -> JobRecord:
         reason=row.reason,
         wish=Wish(row.wish),
         priority=row.priority,
+        search_state=row.search_state,
         active_s=row.active_s,
         created_at=row.created_at,
         started_at=row.started_at,

@@ -33,6 +33,7 @@ class JobRecord:
     reason: str  # one sentence on why it is in this state; may be empty
     wish: Wish  # of the user, not fulfilled yet
     priority: int  # as it is now; ``spec.priority`` is that of the submission
+    search_state: Json  # to go on from, after the latest select() or update()
     active_s: float  # wall clock in iterations, over all attempts; pauses do not count
     created_at: datetime
     started_at: datetime | None

@@ -169,6 +169,7 @@ jobs = Table(
     Column("reason", Text, nullable=False, server_default=""),
     Column("wish", String(16), nullable=False, server_default=""),  # of the user, while somebody works on the job
     Column("priority", Integer, nullable=False, server_default="0"),  # -9 to 9
+    Column("search_state", Document),  # of the search algorithm, after the latest select() or update()
     Column("active_s", Float, nullable=False, server_default="0"),  # wall clock in iterations
     Column("created_at", UtcTime, nullable=False),
     Column("started_at", UtcTime),

@@ -366,7 +366,7 @@ def test_tokens_of_unfinished_generations_count() -> None:
     it = iteration(model, MemoryPool(free=1))
 
     def used() -> int:
-        return Spent().and_of(it, None).tokens
+        return Spent().and_of(it.usages, 0.0, None).tokens
 
     async def scene() -> tuple[int, int]:
         task = asyncio.create_task(it.run())
@@ -376,7 +376,7 @@ def test_tokens_of_unfinished_generations_count() -> None:
         for stream in model.streams:
             stream.usage = Usage(prompt_tokens=100, completion_tokens=11)
         live = used()
-        assert Spent(cost=1.0).and_of(it, Price(input=1e4, output=1e5)).cost == pytest.approx(1 + 2 + 2.2)
+        assert Spent(cost=1.0).and_of(it.usages, 0.0, Price(input=1e4, output=1e5)).cost == pytest.approx(1 + 2 + 2.2)
         it.end_for_budget()
         await task
         assert used() == live  # a generation that ended is not forgotten

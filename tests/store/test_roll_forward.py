@@ -47,6 +47,7 @@ INSERT INTO scheduler_decisions (id, decided_at, scope, policy, devices, validat
                                  max_profile, moved, dropped)
 VALUES (41, '{AT}5', 'old-1/0', 'paper', 4, 3, 1, 2, 1, 1, 0);
 """
+NEWER = {"device", "priority", "lanes", "cost_budget", "target_speedup", "plateau"}  # fields of a job that 0002 had not
 TABLES = (
     "jobs", "iterations", "triggers", "generations", "candidates", "requests", "outcomes", "side_calls",
     "scheduler_decisions",
@@ -62,7 +63,7 @@ def old_url(empty_url: str) -> str:
             connection.execute(text("SET TIME ZONE 'UTC'"))
         for statement in OLD.split(";"):
             if statement.strip():
-                given = {"spec": SPEC.model_dump_json(exclude={"device", "priority"}), "yes": True}
+                given = {"spec": SPEC.model_dump_json(exclude=NEWER), "yes": True}
                 wanted = {name: value for name, value in given.items() if f":{name}" in statement}
                 connection.execute(text(statement), wanted)
         if connection.dialect.name == "postgresql":  # as the program that wrote them had used the sequences
@@ -74,7 +75,7 @@ def old_url(empty_url: str) -> str:
 
 def rows(engine: Engine) -> dict[str, list[dict[str, Any]]]:
     """Everything, without the columns that the two revisions do not share."""
-    new = {"wish", "priority", "active_s", "row_key", "stop_requested", "cost", "longest_gap_s"}
+    new = {"wish", "priority", "active_s", "row_key", "stop_requested", "cost", "longest_gap_s", "search_state"}
     with engine.connect() as connection:
         return {table: _rows(connection, table, new) for table in TABLES}
 

@@ -33,7 +33,7 @@ def start_model(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     url = tmp_path_factory.mktemp("model") / "url"
     command = ["-m", "specgen.llm.server", "--port", "0", "--port-file", str(url), "--speed", "2"]
     with subprocess.Popen([sys.executable, *command], stderr=subprocess.DEVNULL) as server:
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 120
         while not url.exists() and time.monotonic() < deadline:
             time.sleep(0.05)
         yield url.read_text().strip()
@@ -78,9 +78,13 @@ class World:
     def await_priority(self, priority: int) -> None:
         """Until the iteration's next request would carry it."""
         deadline = time.monotonic() + 20
-        while self.runner is None or self.runner.evaluations is None or self.runner.evaluations.priority != priority:
+        while priority not in self._priorities():
             assert time.monotonic() < deadline
             time.sleep(0.05)
+
+    def _priorities(self) -> list[int]:
+        lanes = self.runner.lanes if self.runner is not None else None
+        return [evaluations.priority for evaluations in lanes.evaluations.values()] if lanes is not None else []
 
     def state(self, job_id: str) -> JobState:
         return self.client.job(job_id).state

@@ -1,0 +1,297 @@
+"""A job's iterations under one lease: opened, run, closed. The outer loop of Algorithm 1 (lines 3 and 27).
+
+With one lane (the paper's loop) one iteration is run and the task ends. With several, as many main generations of the
+job run side by side; each closes by itself and the next is opened, until the job is over or shall rest. Select,
+compose and open are one step that nothing interrupts, and so are update and close: what the search had decided is
+stored before anything follows from it. Left open by a worker that died, an iteration is taken up from its stored
+prompt. Not here: the lease, the user's wishes, the job's state (`workers.iteration`); what happens inside an iteration
+(`specgen.controller.loop`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+
+from specgen.controller import termination
+from specgen.controller.budgets import Budget, Spent, keep
+from specgen.controller.cancelling import stop
+from specgen.controller.evaluations import Evaluations
+from specgen.controller.loop import Iteration, IterationOutcome, IterationPlan
+from specgen.crash_points import crash_point
+from specgen.errors import ModelUnavailable, ModelUnreachable, SettingsError
+from specgen.llm import Capabilities, OpenAICompatible, detect
+from specgen.prompts import CpuFacts, GpuFacts
+from specgen.scheduler.pool import RedisPool
+from specgen.search import STOP, History, IterationResult, SearchAlgorithm, Step, resolve, rng_for
+from specgen.settings import PRICE_HINT, ForkPolicy, ModelProfile, Settings
+from specgen.store import IterationRecord, JobRecord, Store
+from specgen.types import EventKind, IterationReason, JobState, Usage
+from workers.app import send_request
+from workers.conclusion import Conclusion
+from workers.context import JobContext, device_facts, entry
+from workers.journal import Journal, Stream, stored
+
+_seen: dict[tuple[str, str, str], Capabilities] = {}
+
+Count = Callable[[str, int], Awaitable[None]]  # adds to a counter of the pool's metrics
+
+
+@dataclass
+class Lanes:
+    """One attempt at the job, under the fencing token ``token``."""
+
+    settings: Settings
+    store: Store
+    job: JobRecord
+    token: int
+    events: Stream
+    spent: Spent
+    count: Count
+    evaluations: dict[int, Evaluations] = field(default_factory=dict)  # of the iterations that run
+    _begun: list[Iteration] = field(default_factory=list)  # all of this attempt
+    _side: list[Usage] = field(default_factory=list)  # what roles were asked in this attempt
+    _order: asyncio.Lock = field(default_factory=asyncio.Lock)
+    _stopped: bool = False  # by the search algorithm
+
+    def __post_init__(self) -> None:
+        self.conclusion = Conclusion(self.store, self.job, self.spent)
+
+    @property
+    def width(self) -> int:
+        """How many iterations run side by side."""
+        return self.job.spec.lanes
+
+    def set_priority(self, priority: int) -> None:
+        """Of requests from now on."""
+        for evaluations in self.evaluations.values():
+            evaluations.priority = priority
+
+    async def run(self) -> tuple[JobState, str]:
+        """The next iteration (with several lanes: all that follow, too). Returns the job's state and why."""
+        await asyncio.to_thread(self.store.set_state, self.job.id, JobState.RUNNING, "", self.token)
+        done = await self._iterations()
+        if (end := await self.conclusion.reached(done)) is not None:
+            return end
+        if all(record.closed for record in done) and await self._shall_rest():
+            return JobState.RUNNING, ""  # at a boundary already: the user's wish is done
+        await self._prepare(done)
+        keeper = asyncio.ensure_future(self._keep_budgets())
+        try:
+            return await self._drive([record for record in done if not record.closed], len(done))
+        finally:
+            await stop((keeper,))
+            await self.model.aclose()
+
+    async def _prepare(self, done: tuple[IterationRecord, ...]) -> None:
+        """The search as it was left, and the model. What a torn iteration had measured is known to the store, but to
+        the search only once it closes."""
+        closed = {record.iteration for record in done if record.closed}
+        evaluated = await asyncio.to_thread(self.store.evaluated, self.job.id)
+        self.history = History(entry(e) for e in evaluated if e.iteration in closed)
+        self.search: SearchAlgorithm = resolve(self.job.spec.search)
+        self.search.load(self.job.search_state)
+        self.model = await _connect(self.profile)
+
+    async def _drive(self, left: list[IterationRecord], opened: int) -> tuple[JobState, str]:
+        lanes: set[asyncio.Task[IterationOutcome]] = set()
+        end: tuple[JobState, str] | None = None
+        rest = False
+        try:
+            while True:
+                while len(lanes) < self.width and (left or not (end or rest)):
+                    record = left.pop(0) if left else await self._open_next(opened, alone=not lanes)
+                    if record is None:
+                        break
+                    opened = max(opened, record.iteration + 1)
+                    lanes.add(asyncio.create_task(self._lane(record)))
+                if not lanes:
+                    stopped = (JobState.DONE, "the search algorithm stopped") if self._stopped else None
+                    return end or stopped or (JobState.RUNNING, f"{opened} iterations opened")
+                finished, lanes = await asyncio.wait(lanes, return_when=asyncio.FIRST_COMPLETED)
+                outcomes = [lane.result() for lane in finished]
+                if self.width == 1:
+                    if outcomes[0].reason is IterationReason.BUDGET:
+                        return JobState.DONE, await self.conclusion.over_budget()
+                    return JobState.RUNNING, f"iteration {opened} of {self.job.spec.iterations} closed"
+                end = await self.conclusion.reached(await self._iterations())
+                rest = await self._shall_rest()
+        finally:
+            await stop(lanes)
+
+    async def _iterations(self) -> tuple[IterationRecord, ...]:
+        return await stored(self.store.iterations, self.job.id)
+
+    async def _shall_rest(self) -> bool:
+        return bool((await stored(self.store.control, self.job.id)).wish)
+
+    async def _keep_budgets(self) -> None:
+        """Ends what runs once a budget is spent or the target reached."""
+        price = self.profile.price
+
+        def now() -> Spent:
+            usages = [*self._side, *(usage for iteration in self._begun for usage in iteration.usages)]
+            return self.spent.and_of(usages, max((it.best_speedup for it in self._begun), default=0.0), price)
+
+        self.conclusion.told = await keep(Budget.of(self.job.spec), now)
+        for iteration in self._begun:
+            iteration.end_for_budget()
+
+    # ------------------------------------------------------------------------------------------ one iteration
+
+    async def _open_next(self, index: int, *, alone: bool) -> IterationRecord | None:
+        """Line 27 of the iterations before: P = A(k*, H). None: there is nothing to open (now)."""
+        if index >= self.job.spec.iterations or self.conclusion.told:
+            return None
+        async with self._order:
+            step = self.search.select(self.history, rng_for(self.job.spec.seed, index))
+            if step is STOP:
+                self._stopped = True
+                return None
+            if not isinstance(step, Step):
+                if alone:
+                    name = self.job.spec.search
+                    raise SettingsError(f"search {name!r} waits although nothing runs", "WAIT is for several lanes")
+                return None
+            context = await self._context()
+            prompt = context.stamped(await self.search.compose(step, context))
+            return await asyncio.to_thread(
+                self.store.open_iteration,
+                self.job.id,
+                index,
+                step=step.dump(),
+                prompt=prompt,
+                search_state=self.search.dump(),
+                token=self.token,
+            )
+
+    async def _context(self) -> JobContext:
+        return JobContext(
+            self.job, self.store, self.model, self.history, self.token, await self._device(), self.profile.price,
+            self._side,
+        )  # fmt: skip
+
+    async def _device(self) -> CpuFacts | GpuFacts:
+        async with closing_pool(self.settings, self.job.spec.label) as pool:
+            return device_facts(await pool.view(), self.job.spec.problem.backend, self.job.spec.label)
+
+    async def _lane(self, record: IterationRecord) -> IterationOutcome:
+        """An iteration that is open, to its boundary."""
+        events = replace(self.events, iteration=record.iteration)
+        await events.publish(EventKind.ITERATION, step=Step.load(record.step).kind)
+        outcome = await self._control(record, events)
+        async with self._order:
+            await self._close(record, outcome, events)
+        return outcome
+
+    async def _control(self, record: IterationRecord, events: Stream) -> IterationOutcome:
+        """Lines 4–26: SpecController."""
+        spec, profile = self.job.spec, self.profile
+        journal = Journal(
+            self.store, self.job.id, record.iteration, self.token, profile.model, record.prompt.template_hash,
+            profile.price,
+        )  # fmt: skip
+        plan = IterationPlan(
+            prompt=record.prompt,
+            history=await asyncio.to_thread(self.store.history, self.job.id),
+            criterion=termination.resolve(spec.termination),
+            policy=ForkPolicy.model_validate(self.settings.forks.model_dump() | spec.policy),
+            seed=rng_for(spec.seed, record.iteration).getrandbits(31),
+            max_tokens=spec.max_tokens,
+            speculation=spec.speculation,
+            loop_chars=profile.loop_chars,
+        )
+        async with closing_pool(self.settings, spec.label) as pool:
+            evaluations = Evaluations(
+                self.job.id,
+                record.iteration,
+                spec.problem,
+                self.settings.evaluation,
+                pool,
+                journal,
+                label=spec.label,
+                priority=(await stored(self.store.control, self.job.id)).priority,
+            )
+            self.evaluations[record.iteration] = evaluations
+            await pool.open(evaluations.scope)
+            iteration = Iteration(plan, self.model, pool, evaluations, journal, events)
+            self._begun.append(iteration)
+            try:
+                return await iteration.run()
+            finally:
+                del self.evaluations[record.iteration]
+                if evaluations.resent:
+                    await self.count("resent", evaluations.resent)
+
+    async def _close(self, record: IterationRecord, outcome: IterationOutcome, events: Stream) -> None:
+        """The boundary's commit: what was measured, k*, the search's new state."""
+        evaluated = await stored(self.store.evaluated, self.job.id, record.iteration)
+        entries = [entry(e) for e in evaluated]
+        for new in entries:
+            self.history.add(new)
+        known = {e.candidate_id for e in entries}
+        again = {o.candidate_id for o in outcome.outcomes if o.candidate_id in self.history} - known  # duplicates
+        everything = (*entries, *(self.history.get(name) for name in sorted(again)))
+        chosen = max((e for e in everything if e.valid), key=lambda e: e.speedup or 0.0, default=None)
+        if outcome.reason is IterationReason.EARLY and outcome.chosen is not None:
+            chosen = self.history.get(outcome.chosen.candidate_id)  # line 18: the terminating kernel
+        result = IterationResult(
+            iteration=record.iteration,
+            step=Step.load(record.step),
+            evaluated=everything,
+            chosen=chosen.candidate_id if chosen else None,
+            reason=outcome.reason,
+            main_failure=outcome.main_failure,
+        )
+        self.search.update(result, self.history)
+        crash_point("boundary.storing")
+        await stored(
+            self.store.close_iteration,
+            self.job.id,
+            record.iteration,
+            reason=outcome.reason,
+            chosen_candidate=result.chosen,
+            threshold=outcome.threshold if outcome.reason is IterationReason.EARLY else None,
+            search_state=self.search.dump(),
+            token=self.token,
+        )
+        crash_point("boundary.stored")
+        speedup = chosen.speedup if chosen else None
+        await events.publish(EventKind.BOUNDARY, reason=outcome.reason.value, speedup=speedup)
+
+    @cached_property
+    def profile(self) -> ModelProfile:
+        """The job's LLM, with the job's model. Raises SettingsError."""
+        spec, profiles = self.job.spec, self.settings.llm
+        profile = profiles.get(spec.llm_profile)
+        if profile is None:
+            names = ", ".join(profiles) or "none"
+            raise SettingsError(f"this worker knows no LLM profile {spec.llm_profile!r}", f"profiles: {names}")
+        if spec.cost_budget is not None and profile.price is None:
+            name = spec.llm_profile
+            raise SettingsError(f"a cost budget needs a price, and LLM profile {name!r} has none", PRICE_HINT)
+        return profile.model_copy(update={"model": spec.model or profile.model})
+
+
+async def _connect(profile: ModelProfile) -> OpenAICompatible:
+    """What the server can do is asked once a process: later, an LLM that is away is a failed generation."""
+    key = (profile.base_url, profile.model, profile.dialect)
+    if key not in _seen:
+        try:
+            _seen[key] = await detect(profile)
+        except ModelUnreachable as exc:
+            raise ModelUnavailable(exc.message, exc.hint) from exc
+    return OpenAICompatible(profile, _seen[key])
+
+
+@contextlib.asynccontextmanager
+async def closing_pool(settings: Settings, label: str) -> AsyncIterator[RedisPool]:
+    """The pool of devices with that label, for this event loop."""
+    pool = RedisPool(settings.redis, send_request, prefix=settings.prefix, order=settings.pool.order, label=label)
+    try:
+        yield pool
+    finally:
+        await pool.aclose()
