@@ -13,16 +13,17 @@ import torch
 from torch.utils import cpp_extension
 
 from benchmarks.build_cases import SCALE, Case, Raises, outcome, same
-from benchmarks.build_more_cases import ALL_CASES
+from benchmarks.build_extra_cases import EVERY_CASE
+from benchmarks.build_more_cuda_cases import MORE_CUDA_CASES
 from specgen.evaluation.build import BuildFailed, BuildLog, BuildTimeout, ensure_support, install
 from specgen.evaluation.build.facade import compile_units
-from specgen.evaluation.build.request import from_load_inline
+from specgen.evaluation.build.request import from_load, from_load_inline
 from specgen.evaluation.build.support import Support
 from specgen.evaluation.build.toolchain import Deadline, cuda_home
 
 pytestmark = pytest.mark.timeout(900)
 
-FAST = [case for case in ALL_CASES if case.route == "facade"]
+FAST = [case for case in EVERY_CASE if case.route == "facade"]
 # Stock costs half a minute of CPU a source, so only these are compared here; `python -m benchmarks.build` does all.
 COMPARED = ("float_pointers", "checks")
 
@@ -49,7 +50,10 @@ def load_inline(**arguments: Any) -> ModuleType:
 
 
 def build(case: Case, cache: Path, support: Path | None) -> tuple[ModuleType, BuildLog]:
-    log = install(cache, mode="auto", support=support)
+    log = install(cache / "cache", mode="auto", support=support)
+    if case.files:
+        loaded: ModuleType = cpp_extension.load(**case.file_arguments(cache))
+        return loaded, log
     return load_inline(**case.arguments()), log
 
 
@@ -86,14 +90,14 @@ def test_stock_gives_the_same_results_and_the_same_words(
 
 
 def test_keyword_arguments_go_to_stock_without_an_attempt(support: Path, tmp_path: Path, original: None) -> None:
-    case = next(case for case in ALL_CASES if case.name == "keyword_arguments")
+    case = next(case for case in EVERY_CASE if case.name == "keyword_arguments")
     module, log = build(case, tmp_path, support)
     assert (log.builds[0].route, log.builds[0].fallback) == ("stock", "keyword arguments")
     check(case, module)
 
 
 def test_a_compile_error_is_stocks_with_the_candidates_own_lines(support: Path, tmp_path: Path, original: None) -> None:
-    case = next(case for case in ALL_CASES if case.name == "syntax_error")
+    case = next(case for case in EVERY_CASE if case.name == "syntax_error")
     log = install(tmp_path, mode="auto", support=support)
     with pytest.raises(BuildFailed) as caught:
         load_inline(**case.arguments())
@@ -181,7 +185,10 @@ torch::Tensor run(torch::Tensor x) {
 """
 
 
-@pytest.mark.skipif(cuda_home() is None, reason="no CUDA toolkit")
+cuda = pytest.mark.skipif(cuda_home() is None, reason="no CUDA toolkit")
+
+
+@cuda
 def test_a_cuda_source_compiles_with_the_facade(support: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TORCH_CUDA_ARCH_LIST", "9.0")
     prototype = "torch::Tensor run(torch::Tensor x);"
@@ -191,3 +198,26 @@ def test_a_cuda_source_compiles_with_the_facade(support: Path, tmp_path: Path, m
     objects, _ = compile_units(request, tmp_path, Support(support), Deadline.after(120))
     assert objects == ["unit0.cu.o"]  # the prototype and the bindings joined the CUDA unit
     assert (tmp_path / "unit0.cu.o").stat().st_size > 0
+
+
+@cuda
+def test_device_code_and_bindings_apart_where_nvcc_has_a_function_of_that_name(
+    support: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TORCH_CUDA_ARCH_LIST", "9.0")
+    source = "torch::Tensor norm(torch::Tensor x) { return x * x; }"
+    prototype = "torch::Tensor norm(torch::Tensor x);"
+    request = from_load_inline({"name": "k", "cpp_sources": prototype, "cuda_sources": source, "functions": ["norm"]})
+    objects, _ = compile_units(request, tmp_path, Support(support), Deadline.after(120))
+    assert objects == ["unit0.cpp.o", "unit1.cu.o"]
+
+
+@cuda
+def test_cuda_files_find_their_neighbours_and_cudas_headers(
+    support: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TORCH_CUDA_ARCH_LIST", "9.0")
+    case = next(case for case in MORE_CUDA_CASES if case.name == "cuda_from_files")
+    request = from_load(case.file_arguments(tmp_path))
+    objects, _ = compile_units(request, tmp_path, Support(support), Deadline.after(120))
+    assert sorted(objects) == ["unit0.cpp.o", "unit1.cu.o"]
