@@ -1,7 +1,9 @@
 """What the device under a problem can do: measured where it is present, else by data sheet.
 
-A CPU is measured by the CPU clock of one thread, as runs are timed; a GPU by events. Not here: the judge's cached
-ceilings (:mod:`specgen.evaluation.ceilings`).
+Everything is timed as runs are, by :mod:`specgen.evaluation.stopwatch`, and the best of many counts: a copy of the same
+working set and hot on a CPU, of more than the cache holds on a GPU; products of matrices. Nothing on the device moves
+bytes or multiplies much faster, which is what floors rest on. Not here: keeping what was measured
+(:mod:`specgen.evaluation.ceilings`).
 """
 
 from __future__ import annotations
@@ -12,13 +14,16 @@ from dataclasses import dataclass
 
 import torch
 
-from specgen.evaluation.ceilings import copy_gb_s
 from specgen.evaluation.environment import cpu_model
 from specgen.evaluation.floors import DATASHEETS, usable_gflop_s
+from specgen.evaluation.stopwatch import stopwatch
 
 _MOST_RUNS = 100
-_GPU_COPY_BYTES = 2 << 30
-_SIDE = {"cpu": (768, 256), "cuda": (8192, 8192)}  # of the products measured in fp32 and in bfloat16
+_SMALLEST, _LARGEST = 14, 27  # working sets of a CPU's copies, as powers of two: 16 KiB to 128 MiB
+_GPU_COPY_BYTES = 2 << 30  # half of it is read, half is written
+_SIDE = {"cpu": 768, "cuda": 8192}  # of the products
+_COPY_S = {"cpu": 0.02, "cuda": 0.1}
+_PRODUCTS_S = {"cpu": 0.06, "cuda": 0.3}
 
 
 @dataclass(frozen=True)
@@ -51,48 +56,40 @@ def limits(backend: str, moved_bytes: int, tolerance: float) -> Limits:
         sheet = DATASHEETS[0]
         gflop_s = usable_gflop_s(sheet.gflop_s["bf16"], sheet.gflop_s["fp32"], tolerance)
         return Limits(sheet.device, "NVIDIA's data sheet", sheet.gb_s, gflop_s)
-    fp32, bf16 = (
-        _products(backend, side, dtype)
-        for side, dtype in zip(_SIDE[backend], (torch.float32, torch.bfloat16), strict=True)
-    )
+    fp32, bf16 = products_gflop_s(backend), products_gflop_s(backend, torch.bfloat16)
     device = torch.cuda.get_device_name() if backend == "cuda" else cpu_model()
-    gb_s = _gpu_copy_gb_s() if backend == "cuda" else copy_gb_s(moved_bytes)
+    gb_s = copy_gb_s(backend, moved_bytes)
     return Limits(device, "measured here", gb_s, usable_gflop_s(bf16, fp32, tolerance))
 
 
 def times_ms(call: Callable[[], object], backend: str, budget_s: float) -> list[float]:
     """Run times after one warm-up: at least one, as many as fit into the budget, at most 100."""
+    watch = stopwatch(backend)
+    clock = time.monotonic if backend == "cuda" else time.process_time  # neighbours take no runs away
     call()
     found: list[float] = []
-    end = time.monotonic() + budget_s
-    while not found or (time.monotonic() < end and len(found) < _MOST_RUNS):
-        found.append(_gpu_ms(call) if backend == "cuda" else _cpu_ms(call))
+    end = clock() + budget_s
+    while not found or (clock() < end and len(found) < _MOST_RUNS):
+        found.append(watch.time(call)[1] / 1e6)
     return found
 
 
-def _cpu_ms(call: Callable[[], object]) -> float:
-    start = time.process_time()
-    call()
-    return (time.process_time() - start) * 1e3
+def size_class(nbytes: int) -> int:
+    """Working sets of a CPU's copies that are measured once, as a power of two."""
+    return min(_LARGEST, max(_SMALLEST, nbytes.bit_length()))
 
 
-def _gpu_ms(call: Callable[[], object]) -> float:
-    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
-    torch.cuda.synchronize()
-    start.record()
-    call()
-    end.record()
-    end.synchronize()
-    return float(start.elapsed_time(end))
-
-
-def _gpu_copy_gb_s() -> float:
-    source = torch.ones(_GPU_COPY_BYTES // 8, device="cuda")
+def copy_gb_s(backend: str, nbytes: int) -> float:
+    """The bandwidth of a copy whose reads and writes together are about ``nbytes``, measured now (a GPU's best)."""
+    moved = 1 << size_class(nbytes) if backend == "cpu" else _GPU_COPY_BYTES
+    source = torch.ones(moved // 8, device=backend)  # float32: half of the working set
     target = torch.empty_like(source)
-    return _GPU_COPY_BYTES / min(times_ms(lambda: target.copy_(source), "cuda", 0.1)) / 1e6
+    return moved / min(times_ms(lambda: target.copy_(source), backend, _COPY_S[backend])) / 1e6
 
 
-def _products(backend: str, side: int, dtype: torch.dtype) -> float:
+def products_gflop_s(backend: str, dtype: torch.dtype = torch.float32) -> float:
+    """Matrix products, as torch does them by default, measured now."""
+    side = _SIDE[backend]
     a, b = (torch.rand(side, side, device=backend).to(dtype) for _ in range(2))
-    out = torch.empty(side, side, device=backend, dtype=dtype)
-    return float(2 * side**3 / min(times_ms(lambda: torch.mm(a, b, out=out), backend, 0.1)) / 1e6)
+    out = torch.empty_like(a)
+    return float(2 * side**3 / min(times_ms(lambda: torch.mm(a, b, out=out), backend, _PRODUCTS_S[backend])) / 1e6)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import resource
+from pathlib import Path
 
 import pytest
 import torch
@@ -11,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.utils.flop_counter import FlopCounterMode
 
+from specgen.evaluation.ceilings import Ceilings
 from specgen.evaluation.floors import datasheet, floor, usable_gflop_s
 from specgen.evaluation.problems import builtin_names, load_problem
 from specgen.evaluation.reference import Reference
@@ -167,3 +169,19 @@ def test_threads_and_flags_are_left_alone() -> None:
     threads = torch.get_num_threads()
     trace(load_problem("T2"))
     assert torch.get_num_threads() == threads
+
+
+def test_what_was_measured_is_kept_for_the_device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = Ceilings(tmp_path, "host/cpu0")
+    rates = (first.gb_s(1 << 20), first.gb_s(5 << 20), first.gflop_s(), first.usable_gflop_s(1e-4))
+    assert all(rate > 0 for rate in rates)
+    assert rates[3] >= rates[2]  # several bfloat16 products for one of fp32, where those are faster
+
+    monkeypatch.setattr("specgen.evaluation.machines.stopwatch", None)  # nothing can be measured any more
+    again = Ceilings(tmp_path, "host/cpu0")
+    assert (again.gb_s(1 << 20), again.gb_s(5 << 20), again.gflop_s(), again.usable_gflop_s(1e-4)) == rates
+    with pytest.raises(TypeError):
+        Ceilings(tmp_path, "host/cpu1").gflop_s()
+    next((tmp_path / "ceilings").iterdir()).write_text("[1, 2]")
+    with pytest.raises(TypeError):
+        Ceilings(tmp_path, "host/cpu0").gflop_s()
