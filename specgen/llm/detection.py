@@ -16,7 +16,8 @@ import openai
 from specgen.errors import ModelAccessError, ModelUnreachable
 from specgen.llm import dialects, failures, probing
 from specgen.llm.base import Capabilities, Dialect
-from specgen.llm.openai_compatible import OpenAICompatible, make_client, template_options
+from specgen.llm.openai_compatible import OpenAICompatible, template_options
+from specgen.llm.sending import make_client
 from specgen.llm.tokens import Tokens
 from specgen.settings import ModelProfile
 
@@ -58,7 +59,7 @@ async def _templated(profile: ModelProfile, found: Capabilities) -> Capabilities
     """With what the server's chat template makes of a given reasoning. One that drops it is gone around by token ids
     (``auto``), or told."""
     kind = found.server if found.server in dialects.BY_TOKENS else found.dialect
-    client = make_client(profile, timeout_s=_TIMEOUT_S)
+    client = make_client(profile, timeout_s=_TIMEOUT_S, reuse=kind != "llamacpp")
     try:
         template = await probing.look(Tokens(client, kind, found.model), kind, template_options(profile))
     finally:

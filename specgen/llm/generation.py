@@ -11,7 +11,7 @@ import contextlib
 from collections import deque
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import replace
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import httpx2
 import openai
@@ -22,6 +22,7 @@ from specgen.errors import ModelUnavailable
 from specgen.llm.base import count_tokens, read_usage
 from specgen.llm.failures import BrokenEarly
 from specgen.llm.reading import Reader
+from specgen.llm.sharing import Chunks
 from specgen.types import Delta, Usage
 
 _FINISH: Final = {
@@ -35,15 +36,6 @@ _FINISH: Final = {
 """What servers say -> what ports says. Anything else (a content filter, a server out of resources) is "broken"."""
 
 _FAILURES: Final = (openai.OpenAIError, httpx2.HTTPError, ValueError)  # ValueError: an event that is not JSON
-
-
-class Chunks(Protocol):
-    """An SDK stream, or what stands for one."""
-
-    async def __anext__(self) -> Any: ...
-
-    async def close(self) -> None:
-        """Close it at the server."""
 
 
 class Generation:

@@ -6,31 +6,24 @@ goes into the SDK's client and nowhere else.
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Hashable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 from urllib.parse import urlsplit
 
-import httpx2
-import openai
 from openai import AsyncOpenAI
-from tenacity import AsyncRetrying, RetryCallState, retry_if_exception, stop_after_attempt, wait_random_exponential
 
-from specgen.errors import ModelAccessError, ModelUnavailable
+from specgen.errors import ModelAccessError
 from specgen.llm import dialects, failures
 from specgen.llm.base import Capabilities
-from specgen.llm.generation import Chunks, Generation
+from specgen.llm.generation import Generation
 from specgen.llm.raw import Ids, RawPrompts
 from specgen.llm.reading import ForkReader, MainReader, Reader
+from specgen.llm.sending import Call, Prepare, Sender, make_client
 from specgen.llm.tokens import Tokens
 from specgen.settings import ModelProfile
 from specgen.types import Json, Prompt, Usage
-
-_CONNECT_S: Final = 10.0
-_MAX_WAIT_S: Final = 30.0
-_LOOPBACK: Final = ("localhost", "127.0.0.1", "::1")
 
 
 @dataclass(frozen=True)
@@ -40,34 +33,6 @@ class Completion:
     text: str
     usage: Usage
     finish_reason: str
-
-
-@dataclass(frozen=True)
-class _Call:
-    """One request, ready to be sent. ``raw``: to /v1/completions."""
-
-    body: dict[str, Any]
-    reader: Reader
-    prompt_chars: int = 0
-    prompt_tokens: int = 0  # where they are known before
-    raw: bool = False
-
-
-def make_client(profile: ModelProfile, *, timeout_s: float | None = None, reuse: bool = True) -> AsyncOpenAI:
-    """An SDK client that retries nothing by itself: its retry would pay a whole generation again.
-
-    ``timeout_s`` limits reading; None leaves that to the generation. A server on this machine is never asked through
-    a proxy. ``reuse``: of connections; llama.cpp closes some that it called kept alive.
-    """
-    local = urlsplit(profile.base_url).hostname in _LOOPBACK
-    limits = openai.DEFAULT_CONNECTION_LIMITS if reuse else httpx2.Limits(max_keepalive_connections=0)
-    return AsyncOpenAI(
-        base_url=profile.base_url,
-        api_key=profile.api_key.get_secret_value() or "none",
-        max_retries=0,
-        timeout=openai.Timeout(timeout_s, connect=_CONNECT_S),
-        http_client=openai.DefaultAsyncHttpxClient(trust_env=not local, limits=limits),
-    )
 
 
 def template_options(profile: ModelProfile) -> dict[str, Any]:
@@ -84,6 +49,7 @@ class OpenAICompatible:
         self._capabilities = capabilities
         self._client = make_client(profile, reuse=capabilities.server != "llamacpp")
         self._forks = self._client.with_options(base_url=_fork_url(profile, capabilities))
+        self._sender = Sender(profile, self._client)
         self._raw: RawPrompts | None = None
         if capabilities.dialect == "completions" and capabilities.can_fork:
             tokens = Tokens(self._client, capabilities.server, capabilities.model)
@@ -122,14 +88,17 @@ class OpenAICompatible:
         server cannot be forked.
         """
         dialect, raw = self._capabilities.dialect, self._raw
+        shared = (prompt, prefix, max_tokens) if self._capabilities.server == "llamacpp" else None
         if raw is not None:
-            return self._generation(lambda: self._by_ids(raw.fork(prompt, prefix), seed, max_tokens))
+            return self._generation(lambda: self._by_ids(raw.fork(prompt, prefix), seed, max_tokens, shared))
         build = dialects.FORKS.get(dialect)
         if build is None or not self.can_fork:
             raise ModelAccessError(f"no forks: {self._capabilities.why_not or dialect}", "run without speculation")
         reasoning = dialects.FORK_REASONING.get(dialect, "reasoning")
         request = build(prompt, prefix, self._capabilities)
-        return self._generation(lambda: self._chat(request, ForkReader(reasoning), seed, max_tokens), self._forks)
+        return self._generation(
+            lambda: self._chat(request, ForkReader(reasoning), seed, max_tokens, shared), self._forks
+        )
 
     async def complete(
         self, prompt: Prompt, *, seed: int, max_tokens: int, schema: Mapping[str, Json] | None = None
@@ -153,64 +122,20 @@ class OpenAICompatible:
         return MainReader(opened=self._capabilities.opened)
 
     @asynccontextmanager
-    async def _generation(
-        self, prepare: Callable[[], Awaitable[_Call]], client: AsyncOpenAI | None = None
-    ) -> AsyncIterator[Generation]:
-        stream = await self._begin(client or self._client, prepare)
+    async def _generation(self, prepare: Prepare, client: AsyncOpenAI | None = None) -> AsyncIterator[Generation]:
+        stream = await self._sender.begin(client or self._client, prepare)
         try:
             yield stream
         finally:
             await stream.close()
 
-    async def _begin(self, client: AsyncOpenAI, prepare: Callable[[], Awaitable[_Call]]) -> Generation:
-        """Send until a first token arrives. Nothing received is ever paid twice."""
-        profile = self._profile
-        retrying = AsyncRetrying(
-            stop=stop_after_attempt(max(0, profile.retries) + 1),
-            wait=_wait,
-            retry=retry_if_exception(failures.retryable),
-            reraise=True,
-        )
-        try:
-            async for attempt in retrying:
-                with attempt:
-                    return await self._attempt(client, prepare)
-        except TimeoutError:
-            limit = f"{profile.first_token_timeout_s:g} s"
-            raise ModelUnavailable(f"{failures.shown_url(profile.base_url)}: no first token within {limit}") from None
-        except openai.APIStatusError as exc:
-            if failures.retryable(exc):
-                raise failures.unavailable(exc, profile) from None
-            raise failures.access_error(exc, profile) from None
-        except (openai.OpenAIError, failures.BrokenEarly) as exc:
-            raise failures.unavailable(exc, profile) from None
-        raise AssertionError("tenacity ended without a result or an exception")
-
-    async def _attempt(self, client: AsyncOpenAI, prepare: Callable[[], Awaitable[_Call]]) -> Generation:
-        limit = self._profile.token_timeout_s
-        async with asyncio.timeout(self._profile.first_token_timeout_s):
-            call = await prepare()
-            create = client.completions.create if call.raw else client.chat.completions.create
-            chunks: Chunks = await create(stream=True, **call.body)
-            stream = Generation(
-                chunks,
-                call.reader,
-                prompt_chars=call.prompt_chars,
-                prompt_tokens=call.prompt_tokens,
-                token_timeout_s=limit,
-            )
-            try:
-                await stream.begin()
-            except BaseException:
-                await stream.close()
-                raise
-        return stream
-
-    async def _chat(self, request: dialects.Request, reader: Reader, seed: int, max_tokens: int) -> _Call:
+    async def _chat(
+        self, request: dialects.Request, reader: Reader, seed: int, max_tokens: int, shared: Hashable = None
+    ) -> Call:
         body = self._body(request.extra, request.stop, seed, max_tokens)
-        return _Call({"messages": request.messages, **body}, reader, _chars(request.messages))
+        return Call({"messages": request.messages, **body}, reader, _chars(request.messages), shared=shared)
 
-    async def _by_ids(self, prompt: Awaitable[Ids], seed: int, max_tokens: int) -> _Call:
+    async def _by_ids(self, prompt: Awaitable[Ids], seed: int, max_tokens: int, shared: Hashable = None) -> Call:
         try:
             made = await prompt
         except ValueError as exc:
@@ -218,7 +143,9 @@ class OpenAICompatible:
             raise ModelAccessError(f"{where} does not tokenise: {exc}", "set another dialect") from None
         body = self._body(made.extra, made.stop, seed, max_tokens)
         body["extra_body"].pop("chat_template_kwargs", None)  # P is rendered already
-        return _Call({"prompt": made.prompt, **body}, made.reader, prompt_tokens=len(made.prompt), raw=True)
+        return Call(
+            {"prompt": made.prompt, **body}, made.reader, prompt_tokens=len(made.prompt), raw=True, shared=shared
+        )
 
     def _body(self, extra: Mapping[str, Any], stop: tuple[str, ...], seed: int, max_tokens: int) -> dict[str, Any]:
         openai_itself = urlsplit(self._profile.base_url).hostname == "api.openai.com"
@@ -250,17 +177,3 @@ def _chars(messages: list[dict[str, Any]]) -> int:
         len(message["content"]) + len(message.get("reasoning_content") or message.get("reasoning") or "")
         for message in messages
     )
-
-
-_backoff = wait_random_exponential(multiplier=0.5, max=_MAX_WAIT_S)
-
-
-def _wait(state: RetryCallState) -> float:
-    """Exponential with jitter; at least what the server asks for in Retry-After, within reason."""
-    seconds = float(_backoff(state))
-    exc = state.outcome.exception() if state.outcome is not None else None
-    if isinstance(exc, openai.APIStatusError):
-        asked = exc.response.headers.get("retry-after", "")
-        if asked.replace(".", "", 1).isdigit():
-            seconds = max(seconds, min(float(asked), _MAX_WAIT_S))
-    return seconds
