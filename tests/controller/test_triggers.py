@@ -249,7 +249,7 @@ def test_prose_after_an_unbalanced_body_is_read_again() -> None:
         "Here is the plan:",
         "Here's my final implementation:",
         "Let me rewrite it with padding.",
-        "Let me refine:",
+        "Let me refine the kernel:",
         "I'm going to write the Triton version now.",
         "Time to write the code.",
         "**Implementation plan:**\n",

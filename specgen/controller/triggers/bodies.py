@@ -56,11 +56,13 @@ class Bodies:
         self._kind = ""  # "", "cuda" or "cpp"
         self._signature = ""
         self._groups = self._paren = self._depth = self._size = self._hash = 0
-        self._comment = self._statement = self._launches = False
+        self._comment = self._statement = self._launches = self._elided = False
 
     def take(self, line: str, *, fenced: bool) -> list[tuple[int, str]]:
         """Read a line. Returns (end within the line, signature) of each body completed on it."""
         found: list[tuple[int, str]] = []
+        if self._depth:
+            self._elided |= line.lstrip().startswith("...")
         if self._depth and not self._comment and self._simple(line, fenced=fenced):
             return found
         at = self._restart(line, fenced=fenced)
@@ -167,7 +169,7 @@ class Bodies:
         return _TENSOR.search(parameters) is not None and "..." not in parameters
 
     def _complete(self, at: int, line: str, found: list[tuple[int, str]]) -> None:
-        fires = self._statement and not (self._kind == "cpp" and (self._launches or "<<<" in line))
+        fires = self._statement and not self._elided and not (self._kind == "cpp" and (self._launches or "<<<" in line))
         if fires and remember(self._seen, hash((self._hash, line))):
             found.append((at, " ".join(self._signature.split())[:200]))
         self.abandon()

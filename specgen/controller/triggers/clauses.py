@@ -11,34 +11,76 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, replace
+from enum import Enum
 from typing import Final
+
+
+class Place(Enum):
+    """Where a sentence stands."""
+
+    PROSE = "prose, at the beginning of a line"
+    WITHIN = "prose, behind other sentences of its line"
+    ITEM = "an item of a list"
+    PLAN = "an item of a list that says what the kernel is going to be"
+    OPTION = "an item of a list of options, facts or earlier kernels"
+
 
 _SEPARATOR = re.compile(
     r"[;:()\u2014\u2013]| -+ |,\s(?!\d)|\.\s"
-    r"|,?\s\b(?:but|so|because|since|which|while|whereas|although|though|then|giving|meaning|resulting|yielding)\b"
+    r"|,?\s\b(?:but|so|because|since|which|while|whereas|where|although|though|then|giving|meaning|resulting"
+    r"|yielding)\b"
 )
 _HARD: Final = (";", ".")
 
-_LEAD_IN = r"^\W*(?:(?:so|then|and|but|now|ok|okay|hmm|well|actually|also|alternatively|or),?\s+)*"
+_LEAD_IN = r"^\W*(?:(?:so|then|and|but|now|ok|okay|hmm|well|actually|also),?\s+)*"
+_CONSEQUENCE = re.compile(r"^\W*(?:so|thus|hence|then|that means|this means|meaning|i\.e\.)\b(?!\s?[:,])")
+_WORKS = re.compile(r" will |\b(?:computes?|handles?|owns?)$")
+_COMPUTED = re.compile(  # an estimate, not a choice: "3 stages: 48 KB", "grid = (128, 32*12) = (128, 384)"
+    r"[\d)]\s?[*/+x\u00d7]\s?[\d(][\d\s().*/+x\u00d7-]{0,60}=|\d\s?(?:bytes|[kmg]i?b|us|\u00b5s|\u03bcs|ms|ns"
+    r"|tflops|gflops|gb/s|registers?|regs|waves?"
+    r"|iters?|iterations?|(?:mma|fma) ops)\b|[\u2713\u2248]"
+)
+_BEGINS_IN_DOUBT = re.compile(r"^\W*(?:(?:but|and|so|actually|oh)\W+)?(?:wait|hmm+)\b")
+_TURNS = re.compile(r"\w\W+(?:wait|hmm+|no,)\W")
+_PURPOSE = re.compile(r"\b(?:for|of|without|to (?:enable|allow|get|help)) (?:\w+ )?$")
+_HEADED = re.compile(
+    r"^\W*(?:\w+\s){0,2}(?:design|plan|strategy|approach|mapping|parallel\w+|config\w*|choice|decision|tiling"
+    r"|grid)\s*:"
+)
+_CASE = re.compile(
+    r"^\W*(?:(?:so|then|and|but|now|ok|okay|hmm|well|actually|also|even|wait|oh),?\s+)*(?:for|with|at|given|since"
+    r"|as|because"
+    r"|under|assuming|using|in|on|per)\b"
+)
+"""A sentence that begins so looks at a case: "With BLOCK_N=64, each warp reads …", "For N=4096, grid=8"."""
+_GIVEN = re.compile(r"^\W*(?:for|with|at|given|since|because)\b")
 _CONDITION = re.compile(
-    _LEAD_IN + r"(?:if|suppose|supposing|assum(?:e|ing)|imagine|what if|when|unless|whether|in case|even (?:if"
+    _LEAD_IN
+    + r"(?:or|alternatively|(?:let me|let's|i (?:could|should|might)) (?:(?:also|first|just) )*(?:consider|think"
+    r"|reconsider))\b|"
+    + _LEAD_IN
+    + r"(?:if|suppose|supposing|assum(?:e|ing)|imagine|what if|when|unless|whether|in case|even (?:if"
     r"|with))\b"
 )
 _VETO = re.compile(
     r"\b(?:if|whether|unless|suppose|assum(?:e|es|ed|ing)|imagine|could|might|may|would|should|can|cannot|maybe"
     r"|perhaps"
     r"|possibly|probably|alternatively|alternatives?|consider(?:ing|ed)?|options?|optionally|what about|how about"
-    r"|try(?:ing)?|tried|test(?:ing|ed)?|e\.g|for (?:example|instance)|such as|say|(?:something|things?|looks"
+    r"|try|trying|tried|test(?:ing|ed)?|e\.g|for (?:example|instance)|such as|say|(?:something|things?|looks"
     r"|seems) like|like (?:a )?\d|instead of|(?:approach|variant|version) [a-d]|rather than|not"
     r"|never|avoid|without|no|than|versus|vs|compare[ds]?|comparing|either|was|were|had|used|did|been"
     r"|previous(?:ly)?|prior|original(?:ly)?|existing|reference|baseline|earlier|before"
     r"|last (?:attempt|kernel|version|iteration|time|one|candidate|run)"
     r"|(?:the|this|that) (?:paper|example|sample|old|given|provided|naive|current|user)"
-    r"|typical(?:ly)?|usual(?:ly)?|often|common(?:ly)?|generally|sometimes|max(?:imum)?|min(?:imum)?|limit(?:ed|s)?"
+    r"|typical(?:ly)?|usual(?:ly)?|often|common(?:ly)?|generally|sometimes|max(?:imum)?\b(?!\s?\()"
+    r"|min(?:imum)?\b(?!\s?\()|limit(?:ed|s)?"
     r"|at most|up to|at least|more than|fewer|they|their|he|she|user|people|pytorch|torch|cublas|cudnn|cutlass|nvidia"
     r"|supports?|hardware|recommend(?:s|ed)?|suggest(?:s|ed)?|requires?|needs? to|wonder(?:ing)?|unclear|unsure"
     r"|(?<!for )(?:better|worse|faster|slower))\b|n't\b"
 )
+_TRIES = re.compile(
+    r"\b(?:let me|let's|i'll|we'll|want to|going to) (?:(?:also|just|now|first|then|actually|next|quickly) )*try\Z"
+)  # "let me try 3 stages": that kernel will be written; other uses of "try" veto
 _PONDER = re.compile(
     r"\b(?:check|compute|calculate|verify|think|see|count|estimate|recall|look|reconsider|re-?examine|evaluate"
     r"|analy[sz]e|compare|understand|remember|note|wonder|double.check|read)\b"
@@ -59,12 +101,14 @@ _COMMIT = re.compile(
     + r"(?:use|using|go|keep"
     r"|pick|choose|set|take|stick|start|make|have|do|adopt|apply|employ|fix|assign|launch|add|switch|move|settle|tile"
     r"|unroll|split|load|store|accumulate|process|parallelize|vectorize|stage|implement|write|leverage|target|define"
-    r"|block|give|cache|hold|run|put|be using|allocate|compute|prefetch|fuse|simplify|limit|increase|reduce"
+    r"|try|block|give|cache|hold|run|put|be using|allocate|compute|prefetch|fuse|simplify|limit|increase|reduce"
     r"|change|bump)\b"
     r"|\b(?:i|we)\s+" + _ADVERBS + r"(?:choose|pick|use|set|launch|go with|assign|take|adopt|apply|stick with"
     r"|settle on"
     r"|opt for|fix)\b|\b(?:going|go|stick|sticking|staying|stay|went|start|starting) with\b|\bsettl(?:e|ed|ing) on\b"
-    r"|\bopt(?:ing)? for\b|\bi(?:'ve| have) (?:decided|chosen|settled)\b|\b(?:final|chosen) (?:choice|config"
+    r"|\b(?:let me|let's|i'll|we'll)\s[^.;:?]{1,60}\band (?:then |just |only )?(?:use|set|go with|keep)\b"
+    r"|\bis the way to go\b|\bopt(?:ing)? for\b|\bi(?:'ve| have) (?:decided|chosen|settled)\b|\b(?:final"
+    r"|chosen) (?:choice|config"
     r"|configuration"
     r"|design|parameters|tile|block|values?)\b|\b(?:will be|is set to|are set to|set to|is fixed (?:at|to)|fixed at"
     r"|chosen as|will (?:use|have|handle|compute|process|load|own|launch|cover|produce|hold))\b|\bdecision\b"
@@ -72,7 +116,7 @@ _COMMIT = re.compile(
 _IMPERATIVE = re.compile(
     _LEAD_IN + r"(?:just |simply |please )?(?:use|set|choose|pick|launch|adopt|take|make|apply|assign|split|tile|load"
     r"|store|accumulate|process|unroll|vectori[sz]e|employ|select|define|stage|keep|fix|go with|parallelize"
-    r"|declare)\b"
+    r"|declare)\b(?!\s?[=:])"
 )
 _WORKER = re.compile(
     _LEAD_IN
@@ -81,7 +125,7 @@ _WORKER = re.compile(
     r"|works? on|writes?|stores?|takes?|reduces?|accumulates?|has|holds?|is responsible for|deals with|contains)\b"
 )
 _VETO_BEHIND = re.compile(
-    r"\b(?:if|whether|might|may|would|could|should|maybe|perhaps|than|versus|vs|compared|instead\?)\b"
+    r"\b(?:(?<!see )if|whether|might|may|would|could|should|maybe|perhaps|than|versus|vs|compared|instead\?)\b"
     r"|^\W*(?:\w+\s+){0,2}?(?:isn't|is not|aren't|are not|won't|wouldn't|doesn't|does not|can't|cannot|was|were"
     r"|had|used)\b"
 )
@@ -99,7 +143,7 @@ _BARE_TAIL = re.compile(
     r"^\W*(?:(?:threads?|warps?|per|block|blocks|tile|tiles|elements?|each|for|the|this|kernel|now|here|output"
     r"|tl\.constexpr"
     r"|constexpr|stages?|wide|floats?|bytes|total|of|a|x|y|z|m|n|k|dim|dimension|dimensions|sized?"
-    r"|\d+|rows?|columns?|outputs?|and)\b\W*)*$"
+    r"|\d+|rows?|columns?|outputs?|and|[bt][mnk])\b\W*)*$"
 )
 _MAX_LEAD: Final = 160
 _WINDOW: Final = (400, 300)  # characters before and behind a value
@@ -132,37 +176,77 @@ class Site:
     technique: bool = False
 
 
-def commits(low: str, site: Site, *, listed: bool, after: Site | None = None) -> bool:
-    """Is the value adopted by its clause? ``listed``: the sentence is an item of a plan list; ``after``: the adopted
-    value before it in the sentence.
+def commits(low: str, site: Site, *, place: Place, after: Site | None = None) -> bool:
+    """Is the value adopted by its clause? ``after``: the adopted value before it in the sentence.
 
     A technique needs a verb of the writer's own, or to stand near the beginning of an item.
     """
     if len(low) > _WINDOW[0] + _WINDOW[1]:
         low, site, after = _window(low, site, after)
-    start, end, technique = site.start, site.end, site.technique
+    start, end = site.start, site.end
     hard, left, right = clause_bounds(low, start, end)
     opened_by = low[:left].rstrip()[-1:]
     wide = max(hard, left - _MAX_LEAD) if opened_by in (":", "(") else left  # what a colon or a bracket belongs to
-    if _CONDITION.match(low[hard:left]) or _VETO.search(low, wide, end) or _VETO_BEHIND.search(low, end, right):
+    if _CONDITION.match(low[hard:start]) or _vetoed(low, wide, end, place) or _VETO_BEHIND.search(low, end, right):
         return False
+    if _TURNS.search(low, 1):
+        return False  # "32x64 (4 warps along M, 4 along N... no, that is 8)"
     lead = low[left:start]
+    if site.technique and _PURPOSE.search(lead):
+        return False  # what something else is for
     verb = _COMMIT.search(low, wide, start)
     if _AFTER.search(low, end) or _PONDER.search(lead, max(0, verb.end() - left) if verb else 0):
         return False
-    if verb or _COMMIT.search(low, end, right) or _IMPERATIVE.match(low[left:end]) or _SETTLED.match(low, end):
+    if verb or _COMMIT.search(low, end, right) or _SETTLED.match(low, end):
+        return True
+    return place is not Place.OPTION and _stated(low, site, (hard, left, right), place, after)
+
+
+def _vetoed(low: str, start: int, end: int, place: Place) -> bool:
+    for veto in _VETO.finditer(low, start, end):
+        tries = veto[0] == "try" and (
+            _TRIES.search(low, 0, veto.end())
+            or (place is Place.PLAN and not low[: veto.start()].strip(" -*+#.)\t0123456789"))
+        )
+        if not tries:
+            return True
+    return False
+
+
+def _stated(low: str, site: Site, clause: tuple[int, int, int], place: Place, after: Site | None) -> bool:
+    """Is the value adopted by where it stands, no verb of the writer's own being there?"""
+    (hard, left, right), start, technique = clause, site.start, site.technique
+    lead, before = low[left:start], low[hard:start]
+    if _COMPUTED.search(low, hard) or _BEGINS_IN_DOUBT.match(low, hard):
+        return False
+    if place in (Place.ITEM, Place.PLAN) and low.rstrip(" *_\n").endswith(":"):
+        return False  # the heading of a case
+    if _IMPERATIVE.match(lead if technique else low[left : site.end]):
         return True
     if after is not None and not technique and low[after.end : left].strip() in (",", ", and", "and", "with", ", with"):
         return _WORKER.match(lead) is not None or _BARE_LEAD.match(lead) is not None
-    if not technique and (_WORKER.match(low[hard:start]) or (opened_by == ":" and _WORKER.match(lead))):
-        return True
-    if not technique and ", " in low[hard:start] and _IMPERATIVE.match(low[hard:left]):
+    if not technique and ", " in before and _IMPERATIVE.match(low[hard:left]):
         return True  # the second of "use 64x64 tiles, 256 threads per block"
-    if listed:
-        return not technique or start - hard < 40
-    if not (site.assignment or _CONCLUDES.match(low)) or technique:
+    headed = _HEADED.match(low) is not None
+    if (place is Place.PLAN or headed) and not _GIVEN.match(before) and not _CONSEQUENCE.match(before):
+        return not technique or (start - hard < 40 and low[site.end :].lstrip()[:1] != ":")
+    if _CASE.match(before):
         return False
-    return _BARE_LEAD.match(lead) is not None and _BARE_TAIL.match(low[end:right]) is not None
+    worker = _WORKER.match(before) or (low[:left].rstrip()[-1:] == ":" and _WORKER.match(lead))
+    if (
+        worker
+        and not technique
+        and (place is not Place.ITEM or "comput" in worker[0])
+        and (site.value in ("one", "a single", "1") or _WORKS.search(worker[0]))
+    ):
+        return True  # else it may as well describe what there is
+    if technique or not (site.assignment or _CONCLUDES.match(low)):
+        return False
+    if low[site.end :].lstrip()[:1] == ":" or (place is Place.WITHIN and not _CONCLUDES.match(low)):
+        return False
+    right = len(low) if _CONSEQUENCE.match(low) else right
+    before = before.replace(":", ",")  # "Tile: BM = 64"
+    return _BARE_LEAD.match(before) is not None and _BARE_TAIL.match(low[site.end : right]) is not None
 
 
 def _window(low: str, site: Site, after: Site | None) -> tuple[str, Site, Site | None]:
@@ -175,6 +259,10 @@ def _window(low: str, site: Site, after: Site | None) -> tuple[str, Site, Site |
 
 
 _OPENER = r"^\W*(?:(?:hmm+|wait|no|nope|actually|but|oh|well|ok|okay|however|though|ah)\b[,.!?\s\u2014\u2026-]*)*"
+_OFFERED = re.compile(
+    r"^\W*(?:or,? (?:i|we|use|using|maybe|just|even|alternatively|have|do|both|try|go|keep)\b"
+    r"|alternatively\b)"
+)
 _OPENED = re.compile(r"^\W*(?:hmm+|wait|no|nope|actually|but|oh|however|ah)\b")
 _WITHDRAWN = re.compile(
     _OPENER + r"(?:scratch that|never ?mind|on second thou?ghts?|forget (?:that|it|this)|strike that"
@@ -183,22 +271,23 @@ _WITHDRAWN = re.compile(
     r"|bad|not (?:right|good|ideal|enough|possible|divisible|going)|wasteful|overkill)"
     r"|(?:that|this|it) (?:won't|wouldn't|doesn't|exceeds|can't|cannot|isn't|fails|breaks|uses too)"
     r"|let me (?:reconsider|rethink|re-think|redo|go back)|let's (?:not|reconsider|rethink)"
-    r"|instead\b|maybe (?!that)|perhaps |i(?:'d| would) rather|rather,|not (?:quite|good|ideal)|or (?:rather|better))"
+    r"|instead\b(?! of)|maybe (?!that)|perhaps |i(?:'d| would) rather|rather,|not (?:quite|good|ideal)|or (?:rather"
+    r"|better))"
 )
 _DOUBTED = re.compile(
-    r"\b(?:instead|too (?:large|big|much|many|small|high|few|low|slow)|exceeds?|won't|wouldn't|doesn't (?:fit"
+    r"\b(?:instead(?! of)|too (?:large|big|much|many|small|high|few|low|slow)|exceeds?|won't|wouldn't|doesn't (?:fit"
     r"|work|divide)"
     r"|not (?:enough|divisible|a multiple|possible|supported|work|fit|going to)|would be better|better to"
     r"|should (?:be|use)"
     r"|(?:let's|let me|i'll|we'll) (?:use|go|try|reconsider|rethink|change|switch|reduce|drop)|can't|cannot|out of"
-    r"|overflow|spills?|wrong|mistake|wasteful|overkill|illegal)\b"
+    r"|only \d[^.]*|overflow|spills?|wrong|mistake|wasteful|overkill|illegal)\b"
 )
 _INTERJECTION = re.compile(r"^\W*(?:hmm+|wait|no|nope|actually|oh|ah|ok|okay|well|but|hold on|uh)?\W*$")
 
 
 def reversal(low: str) -> bool:
     """Does this sentence, the one after a commitment, withdraw it? A question or a check alone does not."""
-    if _WITHDRAWN.match(low):
+    if _WITHDRAWN.match(low) or _OFFERED.match(low):
         return True
     return _OPENED.match(low) is not None and _DOUBTED.search(low) is not None
 

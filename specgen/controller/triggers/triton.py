@@ -1,7 +1,8 @@
 """Trigger class *kernel body* for Triton: a `@triton.jit` function whose indented body has ended (§6.1.1, class 3).
 
 Ended means: a line with no more indent than the `def`, or the end of the fenced block. At the end of the trace an
-open body stays silent. The body must use `tl.`: a stub with `...` is no kernel. C++ functions are in `bodies`.
+open body stays silent. The body must use `tl.`; where `...` stands for parameters or
+statements, the kernel is not complete. C++ functions are in `bodies`.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ class Triton:
         self._name = ""
         self._indent = self._size = self._brackets = self._end = self._hash = 0
         self._quote = ""
-        self._works = False
+        self._works = self._elided = False
 
     def take(self, line: str, start: int) -> tuple[int, str] | None:
         """Read a line that begins at ``start`` of the trace. Returns (end in the trace, name) of a body that turns
@@ -71,6 +72,7 @@ class Triton:
     def _signature(self, line: str) -> None:
         self._track(line)
         self._hash = hash((self._hash, line.strip()))
+        self._elided |= "..." in line.split("#")[0]
         if self._brackets <= 0 and line.split("#")[0].rstrip().endswith(":"):
             self._state, self._size = "body", 0
 
@@ -86,6 +88,7 @@ class Triton:
             return done
         self._track(line)
         self._works |= "tl." in text
+        self._elided |= text.lstrip().startswith("...")
         self._hash = hash((self._hash, text.strip()))
         self._end = start + len(text)
         if self._size > _MAX_BODY:
@@ -93,7 +96,7 @@ class Triton:
         return None
 
     def _complete(self) -> tuple[int, str] | None:
-        if self._works and self._end and remember(self._seen, self._hash):
+        if self._works and not self._elided and self._end and remember(self._seen, self._hash):
             return self._end, f"@triton.jit def {self._name}"[:200]
         return None
 

@@ -114,7 +114,11 @@ def words(low: str) -> list[bytes]:
     return low.encode("utf-8", "replace").translate(_WORDS).split()
 
 
-def first_unit(line: str) -> str:
-    """The first sentence of a line of prose."""
-    match = _BREAK.search(line, 0, MAX_UNIT)
-    return line[: match.end()] if match else line[:MAX_UNIT]
+def last_unit(line: str) -> str:
+    """The last sentence of a line of prose that `Units.next` would not cut by its length."""
+    at = start = 0
+    while (match := _BREAK.search(line, at)) is not None and match.end() < len(line):
+        at = match.end()
+        if at - start > 8 or not _is_list_mark(line[start:at]):
+            start = at
+    return line[start:]
