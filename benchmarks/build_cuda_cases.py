@@ -7,6 +7,8 @@ follows the counts over 2 662 real sources (docs/building.md).
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 
 from benchmarks.build_cases import IMAGE, SQUARE, A, B, Call, Case, Raises, tensor
@@ -473,7 +475,17 @@ torch::Tensor add_one(torch::Tensor x) {
     ),
 ]
 
-CUDA_CASES: list[Case] = [*FIRST_CUDA_CASES, *MORE_CUDA_CASES, *CUDA_ERROR_CASES]
+# The same with other flags, which both routes must honour alike.
+_FLAGS = (
+    ("-O2",), ("-O1", "-lineinfo"), ("--maxrregcount=32",), ("-Xptxas", "-O2"), ("--fmad=false",),
+    ("-O3", "--ftz=true"), ("-std=c++17",), ("-O3", "--extra-device-vectorization"), ("--prec-div=false",), ("-DNDEBUG",),
+)  # fmt: skip
+FLAG_CASES = [
+    replace(case, name=f"{case.name}_{number}", cuda_cflags=flags)
+    for number, (case, flags) in enumerate(zip(FIRST_CUDA_CASES, _FLAGS, strict=False))
+]
+
+CUDA_CASES: list[Case] = [*FIRST_CUDA_CASES, *MORE_CUDA_CASES, *FLAG_CASES, *CUDA_ERROR_CASES]
 
 
 def _on_side_stream(run: object) -> torch.Tensor:

@@ -140,7 +140,8 @@ class Engine:
             shutil.rmtree(directory, ignore_errors=True)
 
     def _one(self, subject: Subject, route: Any, directory: Path) -> dict[str, Any]:
-        job = Job(self.corpus, subject.name, route, str(self.support), str(directory))
+        limit_s = 25 if self.corpus == "gpu" else 120  # two candidates of the GPU's stock run for ever
+        job = Job(self.corpus, subject.name, route, str(self.support), str(directory), limit_s)
         with tempfile.TemporaryFile() as log:
             command = [sys.executable, "-m", "benchmarks.build_worker", json.dumps(asdict(job))]
             done = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, timeout=_LIMIT_S)

@@ -122,23 +122,37 @@ def _of_file(
     exact: bool = True,
     timed: bool = False,
 ) -> Subject:
-    def build(directory: Path) -> Callable[[], Value]:
-        path = directory / "candidate.py"
-        module = _executed(text, str(path))
-        reference = _executed(load_problem(problem, backend).source, "problem.py")
-        torch.manual_seed(42)
-        with torch.device("cuda" if backend == "cuda" else "cpu"):
-            arguments = reference.get_init_inputs()
-            torch.manual_seed(42)
-            made = module.ModelNew(*arguments)
-            inputs = reference.get_inputs()
-        return lambda: made(*inputs)
+    def build(directory: Path) -> _Candidate:
+        return _Candidate(_executed(text, str(directory / "candidate.py")), problem, backend)
 
-    def call(made: Callable[[], Value]) -> Value:
+    def call(made: _Candidate) -> Value:
         with torch.no_grad():
-            return made()
+            return made.forward()
 
     return Subject(name, text, build, (call,), route, exact, 0 if timed else None)
+
+
+@dataclass
+class _Candidate:
+    """A candidate's module; its model and its inputs are made when it runs, alone on the device."""
+
+    module: ModuleType
+    problem: str
+    backend: Literal["cpu", "cuda"]
+    ready: tuple[Any, list[Any]] | None = None
+
+    def forward(self) -> Value:
+        """As KernelBench runs it, inputs made on the device."""
+        if self.ready is None:
+            reference = _executed(load_problem(self.problem, self.backend).source, "problem.py")
+            with torch.device(self.backend):
+                torch.manual_seed(42)
+                arguments = reference.get_init_inputs()
+                torch.manual_seed(42)
+                model = self.module.ModelNew(*arguments)
+                self.ready = model, reference.get_inputs()
+        model, inputs = self.ready
+        return model(*inputs)
 
 
 def _executed(text: str, file: str) -> ModuleType:
