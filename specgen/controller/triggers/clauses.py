@@ -280,7 +280,7 @@ _DOUBTED = re.compile(
     r"|not (?:enough|divisible|a multiple|possible|supported|work|fit|going to)|would be better|better to"
     r"|should (?:be|use)"
     r"|(?:let's|let me|i'll|we'll) (?:use|go|try|reconsider|rethink|change|switch|reduce|drop)|can't|cannot|out of"
-    r"|only \d[^.]*|overflow|spills?|wrong|mistake|wasteful|overkill|illegal)\b"
+    r"|only \d[^.]*|for now|let me (?:just|first) |overflow|spills?|wrong|mistake|wasteful|overkill|illegal)\b"
 )
 _INTERJECTION = re.compile(r"^\W*(?:hmm+|wait|no|nope|actually|oh|ah|ok|okay|well|but|hold on|uh)?\W*$")
 

@@ -97,7 +97,7 @@ _TECHNIQUE = re.compile(
     r"|warp speciali[sz]ation)(?!\w)"
 )
 _ALTERNATIVE_BEFORE = re.compile(r"(?:\d\s?(?:or|/|vs\.?|to|-|\u2013)\s?|\b(?:or|vs\.?|between|either)\s)$")
-_EITHER_METHOD = (re.compile(r"(?:/|\bor\s)(?:\w+ )?$"), re.compile(r"(?:\s?/\s?|,? or (?!so\b)|,? and/or )[a-z]"))
+_EITHER_METHOD = (re.compile(r"(?:/|\bor\s)(?:\w+ )?$"), re.compile(r"(?:\s?/\s?|,? \(?or (?!so\b)|,? and/or )[a-z]"))
 _ALTERNATIVE_AFTER = re.compile(
     r"\s?(?:[a-z]+ ){0,2}(?:or|vs\.?|versus|/)\s?(?:[a-z_]+\s?[=:]?\s?)?\(?\d|\s?/\s?\d|,\s?(?:\d{1,6}(?:,\s?"
     r"|\s))*or\b"

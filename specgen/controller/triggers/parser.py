@@ -34,7 +34,7 @@ _NOT_A_PLAN = re.compile(
 )
 
 _NUMBERED = re.compile(
-    r"\b(?:few|several|multiple|various|common|typical|usual)\b|^\W*or\b"
+    r"\b(?:few|several|multiple|various|common|typical|usual|standard|i want)\b|^\W*or\b"
     r"|\b(?:config\w*|approach|option|version|variant|strategy|case|idea) ?(?:\d|[a-d]\b)"
 )
 _PLAN_HEAD = re.compile(

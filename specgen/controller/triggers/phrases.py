@@ -53,9 +53,11 @@ _ACT = re.compile(
     r"\b" + _ANNOUNCE + _ADVERBS + r"(?:"
     rf"(?P<always>{_ALWAYS})(?P<rest>(?:\s+[\w+#.'/-]+){{0,8}})"
     rf"|(?:{_WRITE})(?P<middle>(?:\s+[\w+#'/-]+,?){{0,9}}?)\s+(?P<object>{_OBJECT})\b"
-    r"|(?:rewrite|write|design|implement)\s?(?=:)|(?:start|begin) (?:writing|coding|implementing)(?=\s*[.!:\n])"
+    r"|(?:rewrite|write|design|implement|code)\s?(?=[:.!]\s|[:.!]\Z)|(?:start|begin) (?:writing|coding"
+    r"|implementing)(?=\s*[.!:\n])"
     r"|(?:try|do|attempt) (?:a|another) (?:\w+ ){0,2}rewrite)"
-    r"|^\W*(?:(?:ok|okay|now|so|alright|good|right)\b,? )?(?:now )?writing(?:\s*[.!:]?\s*\Z| now\b| (?:out "
+    r"|^\W*(?:(?:ok|okay|now|so|alright|good|right)\b,? )?(?:now )?writing(?:\s*[.!:]?\s*\Z| \w+\.(?:py|cu|cpp"
+    r"|cc)\b| now\b| (?:out "
     r"|up )?(?:it|this|the"
     rf"(?:\s[\w+#'/-]+){{0,3}}?\s{_OBJECT})\b)"
 )
@@ -136,7 +138,7 @@ def _act(low: str) -> tuple[int, int] | None:
         if _VETO.search(low, max(0, match.start() - 80), match.start()):
             continue
         words = match["middle"] or ""
-        if _ELSEWHERE.search(words):
+        if _ELSEWHERE.search(words.replace(" to ", " ").replace(" in ", " ")):
             continue  # the object belongs to another verb: "simplify and follow the code"
         if match["rest"]:
             words = _ELSEWHERE.split(match["rest"])[0]
