@@ -41,12 +41,6 @@ def plan(space: DesignSpace, design: Design) -> str:
     return "\n".join(lines)
 
 
-def constants(space: DesignSpace, design: Design) -> str:
-    """The decided numbers as C++ declarations; empty where there are none."""
-    decided = [axis for axis in space.axes if axis.constant and axis.name in design]
-    return "\n".join(f"constexpr int64_t {axis.constant} = {design[axis.name]};" for axis in decided)
-
-
 def read(space: DesignSpace, trace: str) -> Design:
     """The decisions that hold at the end of ``trace``, in the space's order. Linear in its length."""
     bound = {axis.constant: axis for axis in space.axes if axis.constant}

@@ -11,7 +11,7 @@ import re
 from dataclasses import dataclass
 
 from specgen.llm.synthetic.design import Design
-from specgen.llm.synthetic.tasks import Task, identify
+from specgen.llm.synthetic.tasks import AnyTask, recognise
 from specgen.types import Status
 
 _FAILED = {status.value for status in Status if status.kind == "candidate" and status is not Status.VALID}
@@ -24,7 +24,7 @@ _LOG = re.compile(r"(?:^|\W)error:|Traceback \(most recent|[Ss]egmentation fault
 class Feedback:
     """What the prompt says. ``base`` is the kernel to start from, ``others`` further kernels it shows."""
 
-    task: Task | None
+    task: AnyTask | None
     base: Design | None = None
     others: tuple[Design, ...] = ()
     failed: str = ""  # the base's status where it is not valid
@@ -33,7 +33,7 @@ class Feedback:
 
 def read_prompt(prompt: str) -> Feedback:
     """Task and feedback. The first kernel shown is taken for the one to be improved."""
-    task = identify(prompt)
+    task = recognise(prompt)
     if task is None:
         return Feedback(None)
     designs = list(task.space.comments_in(prompt))

@@ -9,7 +9,7 @@ import random
 from enum import StrEnum
 
 from specgen.llm.synthetic.rates import Rates
-from specgen.llm.synthetic.tasks import Edit, Task
+from specgen.llm.synthetic.tasks import AnyTask, Edit
 
 
 class Flaw(StrEnum):
@@ -22,24 +22,6 @@ class Flaw(StrEnum):
     NUMERIC = "numeric"
     NO_CODE = "no_code"
     NO_MODELNEW = "no_modelnew"
-
-
-_COMPILE = (
-    Edit("return out;\n", "return out\n"),
-    Edit("out.data_ptr<float>()", "out.data_pointer<float>()"),
-    Edit("constexpr int64_t TILE = ", "constexpr int64_t TILE_SIZE = "),
-    Edit('functions=["run"]', 'functions=["run", "backward"]'),
-    Edit("static inline float max_of(float a, float b) {", "static inline float max_of(float a, b) {"),
-)
-_RAISES = (
-    Edit("return ext.run(", "return ext.forward("),
-    Edit("torch::Tensor run(", "torch::Tensor run(int64_t, "),
-    Edit("\n  auto out = ", '\n  TORCH_CHECK(TILE % 16 == 1, "the tile must be padded by one");\n  auto out = '),
-)
-_FAULT = (
-    Edit("out.data_ptr<float>()", "std::vector<float>().data()"),
-    Edit("out.data_ptr<float>()", "(out.data_ptr<float>() + (int64_t{1} << 40))"),
-)
 
 
 def draw(valid: float, rates: Rates, rng: random.Random) -> Flaw:
@@ -57,18 +39,18 @@ def draw(valid: float, rates: Rates, rng: random.Random) -> Flaw:
     return Flaw.NO_CODE if other < 0.7 else Flaw.NO_MODELNEW
 
 
-def edits(task: Task, flaw: Flaw) -> tuple[Edit, ...]:
+def edits(task: AnyTask, flaw: Flaw) -> tuple[Edit, ...]:
     """The edits that make ``flaw`` in this task's files; any one of them does."""
     return {
-        Flaw.COMPILE: _COMPILE,
-        Flaw.RAISES: _RAISES,
-        Flaw.FAULT: _FAULT,
+        Flaw.COMPILE: task.slips.compile,
+        Flaw.RAISES: task.slips.raises,
+        Flaw.FAULT: task.slips.fault,
         Flaw.NUMERIC: task.wrong,
         Flaw.NO_MODELNEW: (Edit("class ModelNew(", "class Model("),),
     }.get(flaw, ())
 
 
-def spoil(source: str, task: Task, flaw: Flaw, rng: random.Random) -> str:
+def spoil(source: str, task: AnyTask, flaw: Flaw, rng: random.Random) -> str:
     """The file with one mistake of the kind; unchanged where the flaw is none, or not one of the file's."""
     possible = [edit for edit in edits(task, flaw) if edit.find in source]
     if not possible:

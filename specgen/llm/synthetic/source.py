@@ -15,7 +15,7 @@ from specgen.llm.synthetic import commitments, flaws, roles, trace, unknown
 from specgen.llm.synthetic.design import Design
 from specgen.llm.synthetic.feedback import Feedback, read_prompt
 from specgen.llm.synthetic.rates import Rates, scale_odds
-from specgen.llm.synthetic.tasks import Task
+from specgen.llm.synthetic.tasks import AnyTask
 
 MODEL_ID = "specgen-synthetic"
 _SIDE_ROLE_SHARE = 0.1  # assumed: a Judge reasons a tenth as long as a Coder
@@ -59,7 +59,7 @@ class SyntheticSource:
         key = f"{self._seed}\0{chat.seed}\0{chat.fork}\0{chat.thinking}\0{chat.rendered}\0{chat.prefix}\0{chat.opening}"
         return random.Random(hashlib.sha256(key.encode()).digest())
 
-    def _main(self, task: Task, feedback: Feedback, rng: random.Random) -> list[Piece]:
+    def _main(self, task: AnyTask, feedback: Feedback, rng: random.Random) -> list[Piece]:
         written = trace.write(task, self._target(task, feedback, rng), feedback, self.rates, rng)
         valid = self.rates.main_valid(easy=task.easy)
         if feedback.failed:
@@ -68,7 +68,7 @@ class SyntheticSource:
         content = _answer(task, written.design, flaw, inside=False, rng=rng)
         return [Piece("reasoning", written.text), Piece("content", content)]
 
-    def _target(self, task: Task, feedback: Feedback, rng: random.Random) -> Design:
+    def _target(self, task: AnyTask, feedback: Feedback, rng: random.Random) -> Design:
         """Where this iteration's reasoning will arrive."""
         if feedback.base is None:
             return task.space.sample(rng, careful=True)
@@ -80,9 +80,9 @@ class SyntheticSource:
             moved = moved.with_choice(axis, rng.choice(feedback.others)[axis])
         return moved
 
-    def _fork(self, task: Task, feedback: Feedback, chat: Chat, rng: random.Random) -> str:
+    def _fork(self, task: AnyTask, feedback: Feedback, chat: Chat, rng: random.Random) -> str:
         committed = commitments.read(task.space, chat.prefix)
-        design = task.space.complete(committed, feedback.base, self.rates.keep_undecided, rng)
+        design = task.complete(committed, feedback.base, self.rates.keep_undecided, rng)
         share = len(committed) / len(task.space.axes)
         flaw = flaws.draw(self.rates.fork_valid(easy=task.easy, committed_share=share), self.rates, rng)
         return _answer(task, design, flaw, inside=_inside_block(chat.opening), rng=rng)
@@ -111,7 +111,7 @@ def _inside_block(opening: str) -> bool:
     return opening.count("```") % 2 == 1
 
 
-def _answer(task: Task, design: Design, flaw: flaws.Flaw, *, inside: bool, rng: random.Random) -> str:
+def _answer(task: AnyTask, design: Design, flaw: flaws.Flaw, *, inside: bool, rng: random.Random) -> str:
     """Content with the kernel; ``inside`` continues an opened block and does not repeat its fence."""
     outro = f"\n{rng.choice(_OUTRO)}\n" if rng.random() < 0.3 else ""
     if flaw is flaws.Flaw.NO_CODE:

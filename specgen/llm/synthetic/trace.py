@@ -12,10 +12,11 @@ from dataclasses import dataclass
 
 from specgen.llm.server_types import CHARS_PER_TOKEN
 from specgen.llm.synthetic import commitments
-from specgen.llm.synthetic.design import Axis, Design, DesignSpace
+from specgen.llm.synthetic.design import Axis, Design
 from specgen.llm.synthetic.feedback import Feedback
 from specgen.llm.synthetic.rates import Rates
-from specgen.llm.synthetic.tasks.base import Subject, Task
+from specgen.llm.synthetic.tasks import AnyTask
+from specgen.llm.synthetic.tasks.base import Subject
 from specgen.llm.synthetic.words import Rambling
 
 _ANNOUNCE = (
@@ -61,7 +62,7 @@ def length_chars(rates: Rates, rng: random.Random) -> int:
     return round(bounded * CHARS_PER_TOKEN)
 
 
-def write(task: Task, design: Design, feedback: Feedback, rates: Rates, rng: random.Random) -> Trace:
+def write(task: AnyTask, design: Design, feedback: Feedback, rates: Rates, rng: random.Random) -> Trace:
     """A trace that arrives at ``design``, or at one changed decision beside it."""
     milestones, final = _milestones(task, design, feedback, rates, rng)
     rambling = Rambling(task.subject, rng)
@@ -97,7 +98,7 @@ def ramble(chars: int, rng: random.Random, subject: Subject) -> str:
 
 
 def _milestones(
-    task: Task, design: Design, feedback: Feedback, rates: Rates, rng: random.Random
+    task: AnyTask, design: Design, feedback: Feedback, rates: Rates, rng: random.Random
 ) -> tuple[list[_Milestone], Design]:
     space = task.space
     step = (rates.last_decision_at - rates.first_decision_at) / len(space.axes)
@@ -111,9 +112,9 @@ def _milestones(
         if len(taken) == len(space.axes) // 2:
             marks.append(_Milestone(place + step * 0.05, f"{rng.choice(_PLAN)}\n{commitments.plan(space, taken)}"))
         if len(taken) == len(space.axes) - 2:
-            marks.append(_Milestone(place + step * 0.05, _partial(space, taken)))
-    body = _kernel(task, taken)
-    marks.append(_Milestone(rates.last_decision_at + 0.04, f"{rng.choice(_ANNOUNCE)}\n\n```cpp\n{body}\n```"))
+            marks.append(_Milestone(place + step * 0.05, _partial(task, taken)))
+    body = f"{rng.choice(_ANNOUNCE)}\n\n```{task.tag}\n{task.excerpt(taken)}\n```"
+    marks.append(_Milestone(rates.last_decision_at + 0.04, body))
     if rng.random() < rates.late_change:
         axis = rng.choice(space.axes[2:])
         value = axis.sample(rng, careful=True)
@@ -123,8 +124,9 @@ def _milestones(
     return marks, taken
 
 
-def _opening(task: Task, feedback: Feedback) -> str:
-    intro = f"We have to replace the reference for {task.title} with a custom C++ kernel. {_sentence(task.remarks[0])}"
+def _opening(task: AnyTask, feedback: Feedback) -> str:
+    intro = f"We have to replace the reference for {task.title} with a custom {task.language} kernel."
+    intro = f"{intro} {_sentence(task.remarks[0])}"
     if feedback.base is None:
         return intro
     if feedback.failed:
@@ -137,7 +139,7 @@ def _sentence(remark: str) -> str:
     return f"{remark[0].upper()}{remark[1:]}."
 
 
-def _decision(task: Task, axis: Axis, value: str, rates: Rates, rng: random.Random) -> str:
+def _decision(task: AnyTask, axis: Axis, value: str, rates: Rates, rng: random.Random) -> str:
     remark = rng.choice(task.remarks)
     because = rng.choice(_BECAUSE).format(remark=remark)
     others = [option.value for option in axis.options if option.value != value]
@@ -148,15 +150,5 @@ def _decision(task: Task, axis: Axis, value: str, rates: Rates, rng: random.Rand
     return f"{doubt} {first}{commitments.commit(axis, value, rng)} {because}"
 
 
-def _partial(space: DesignSpace, taken: Design) -> str:
-    declared = commitments.constants(space, taken)
-    return (
-        f"The skeleton so far:\n\n```cpp\n{declared}\nfor (int64_t lo = 0; lo < m; lo += TILE) {{\n  // body\n}}\n```"
-    )
-
-
-def _kernel(task: Task, design: Design) -> str:
-    """The C++ of the design without its helpers: the constants and the function that does the work."""
-    cpp = task.cpp(design)
-    body = cpp[cpp.index(task.entry) : cpp.index("torch::Tensor run(")].rstrip()
-    return f"{commitments.constants(task.space, design)}\n\n{body}"
+def _partial(task: AnyTask, taken: Design) -> str:
+    return f"The skeleton so far:\n\n```{task.tag}\n{task.skeleton(taken)}\n```"

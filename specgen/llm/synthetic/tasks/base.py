@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import random
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import ClassVar
 
 from specgen.llm.synthetic.cxx import candidate_file, compiler_flags
 from specgen.llm.synthetic.design import Axis, Design, DesignSpace, Option
+from specgen.llm.synthetic.manner import CXX, Manner
 
 
 @dataclass(frozen=True)
@@ -19,12 +22,42 @@ class Edit:
 
 
 @dataclass(frozen=True)
+class Slips:
+    """Mistakes of a language that any of its files can have: it does not compile, raises, faults."""
+
+    compile: tuple[Edit, ...]
+    raises: tuple[Edit, ...]
+    fault: tuple[Edit, ...]
+
+
+CXX_SLIPS = Slips(
+    compile=(
+        Edit("return out;\n", "return out\n"),
+        Edit("out.data_ptr<float>()", "out.data_pointer<float>()"),
+        Edit("constexpr int64_t TILE = ", "constexpr int64_t TILE_SIZE = "),
+        Edit('functions=["run"]', 'functions=["run", "backward"]'),
+        Edit("static inline float max_of(float a, float b) {", "static inline float max_of(float a, b) {"),
+    ),
+    raises=(
+        Edit("return ext.run(", "return ext.forward("),
+        Edit("torch::Tensor run(", "torch::Tensor run(int64_t, "),
+        Edit("\n  auto out = ", '\n  TORCH_CHECK(TILE % 16 == 1, "the tile must be padded by one");\n  auto out = '),
+    ),
+    fault=(
+        Edit("out.data_ptr<float>()", "std::vector<float>().data()"),
+        Edit("out.data_ptr<float>()", "(out.data_ptr<float>() + (int64_t{1} << 40))"),
+    ),
+)
+
+
+@dataclass(frozen=True)
 class Subject:
     """What a trace can ramble about: decisions, the operands in prose, and true sentences about the problem."""
 
     axes: tuple[Axis, ...]
     operands: tuple[str, str]
     remarks: tuple[str, ...]
+    manner: Manner = CXX
 
 
 @dataclass(frozen=True)
@@ -45,6 +78,10 @@ class Task:
     operands: tuple[str, str]  # input and output in prose
     remarks: tuple[str, ...]  # true sentences about the problem, for its traces
 
+    language: ClassVar[str] = "C++"
+    tag: ClassVar[str] = "cpp"  # of its fences
+    slips: ClassVar[Slips] = CXX_SLIPS
+
     @property
     def subject(self) -> Subject:
         """For rambling."""
@@ -55,6 +92,25 @@ class Task:
         return candidate_file(
             self.space.comment(design), self.cpp(design), compiler_flags(design), self.model, self.stem
         )
+
+    def complete(self, partial: Design, base: Design | None, keep: float, rng: random.Random) -> Design:
+        """What a fork makes of the decisions that its prefix commits."""
+        return self.space.complete(partial, base, keep, rng)
+
+    def excerpt(self, design: Design) -> str:
+        """The design without its helpers: the constants and the function that does the work."""
+        cpp = self.cpp(design)
+        body = cpp[cpp.index(self.entry) : cpp.index("torch::Tensor run(")].rstrip()
+        return f"{self.declared(design)}\n\n{body}"
+
+    def skeleton(self, taken: Design) -> str:
+        """A draft of what is decided so far."""
+        return f"{self.declared(taken)}\nfor (int64_t lo = 0; lo < m; lo += TILE) {{\n  // body\n}}"
+
+    def declared(self, design: Design) -> str:
+        """The decided numbers as C++ declarations; empty where there are none."""
+        decided = [axis for axis in self.space.axes if axis.constant and axis.name in design]
+        return "\n".join(f"constexpr int64_t {axis.constant} = {design[axis.name]};" for axis in decided)
 
 
 def order_axis(first: tuple[str, str, float], second: tuple[str, str, float]) -> Axis:
