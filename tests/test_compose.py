@@ -28,11 +28,14 @@ SERVICES = {
     "device-cpu",
     "gpu0",
     "gpu1",
+    "builder-cpu",
+    "builder-gpu",
     "flower",
     "metrics",
 }
 SERVICES |= {"model"}
 DEVICES = {"device-cpu", "gpu0", "gpu1"}
+BUILDERS = {"builder-cpu", "builder-gpu"}
 OWN = SERVICES - {"redis", "postgres"} | {"cli"}
 
 
@@ -57,7 +60,7 @@ def test_the_schema_is_checked(tmp_path: Path) -> None:
 
 def test_the_services(compose: dict[str, Any]) -> None:
     assert set(compose["services"]) == SERVICES | {"cli"}
-    for gpu in ("gpu0", "gpu1"):
+    for gpu in ("gpu0", "gpu1", "builder-gpu"):
         assert compose["services"][gpu]["profiles"] == ["gpu"]
     assert compose["services"]["model"]["profiles"] == ["demo"]
 
@@ -73,7 +76,7 @@ def test_redis_forgets_nothing(compose: dict[str, Any]) -> None:
     assert options["--requirepass"] == "redis-secret"
 
 
-@pytest.mark.parametrize("name", sorted(DEVICES | {"scheduler", "flower", "metrics", "model"}))
+@pytest.mark.parametrize("name", sorted(DEVICES | BUILDERS | {"scheduler", "flower", "metrics", "model"}))
 def test_no_database_login_and_no_key_where_it_is_not_needed(compose: dict[str, Any], name: str) -> None:
     held = environment(compose["services"][name])
     assert not [name for name in held if "DATABASE" in name or "POSTGRES" in name or "PGPASS" in name]
@@ -102,7 +105,7 @@ def test_the_key_and_the_login_come_by_file_to_who_needs_them(compose: dict[str,
 
 
 def test_device_workers_reach_redis_and_nothing_else(compose: dict[str, Any]) -> None:
-    for name in DEVICES:
+    for name in DEVICES | BUILDERS:
         assert compose["services"][name]["networks"] == ["pool"]
     assert compose["networks"]["pool"]["internal"] is True
     on_pool = {name for name, service in compose["services"].items() if "pool" in service["networks"]}
@@ -130,7 +133,7 @@ def test_order_of_start(compose: dict[str, Any]) -> None:
     services = compose["services"]
     assert services["migrate"]["depends_on"]["postgres"]["condition"] == "service_healthy"
     assert services["iterations"]["depends_on"]["migrate"]["condition"] == "service_completed_successfully"
-    for name in DEVICES | {"iterations", "scheduler", "flower", "metrics"}:
+    for name in DEVICES | BUILDERS | {"iterations", "scheduler", "flower", "metrics"}:
         assert services[name]["depends_on"]["redis"]["condition"] == "service_healthy"
 
 
@@ -163,10 +166,11 @@ def test_settings_understand_the_environment(
 
 
 def cli_commands() -> set[tuple[str, ...]]:
-    from specgen.cli import history, operate, run
+    from specgen.cli import history, model, operate, run
     from specgen.cli.main import app
 
-    assert history, operate
+    assert model, operate
+    assert history
     assert run
 
     def named(command: Any) -> str:
@@ -232,7 +236,7 @@ def test_control_images_run_as_a_user_without_rights(compose: dict[str, Any]) ->
         service = compose["services"][name]
         assert service["cap_drop"] == ["ALL"], name
         assert "no-new-privileges:true" in service["security_opt"], name
-        assert ("cap_add" in service) == (name in DEVICES), name
+        assert ("cap_add" in service) == (name in DEVICES | BUILDERS), name
         assert "privileged" not in service
 
 
@@ -245,16 +249,28 @@ def test_the_control_image_needs_nothing_that_it_lacks() -> None:
     assert done.returncode == 0, done.stderr
 
 
+def test_a_builder_shares_builds_and_locks_with_its_devices(compose: dict[str, Any]) -> None:
+    """The cache that it warms, and for cores the timed windows that its builds give way to."""
+    services = compose["services"]
+    assert services["builder-cpu"]["volumes"] == services["device-cpu"]["volumes"]
+    assert {volume.rpartition(":")[2] for volume in services["builder-cpu"]["volumes"]} == {"/state", "/tmp"}
+    assert services["builder-gpu"]["volumes"] == services["gpu0"]["volumes"] == services["gpu1"]["volumes"]
+    for builder, device in (("builder-cpu", "device-cpu"), ("builder-gpu", "gpu0")):
+        assert environment(services[builder]) == environment(services[device])
+        assert services[builder]["image"] == services[device]["image"]
+    assert words(services["builder-cpu"]["command"])[-1] == words(services["device-cpu"]["command"])[-1]
+
+
 # ---------------------------------------------------------------------------------------------- further hosts
 
 
 def test_devices_of_a_further_host_are_the_first_host_s(compose: dict[str, Any]) -> None:
     further = read(DEVICE, GIVEN)
-    assert set(further["services"]) == DEVICES
+    assert set(further["services"]) == DEVICES | BUILDERS
     for name, service in further["services"].items():
         first = dict(compose["services"][name])
         assert environment(service)["SPECGEN_REDIS_URL"] == GIVEN["POOL_REDIS_URL"]
-        assert service["profiles"] == ["cpu" if name == "device-cpu" else "gpu"]
+        assert service["profiles"] == ["cpu" if name.endswith("-cpu") else "gpu"]
         assert set(environment(service)) == set(environment(first))
         profile = (ROOT / "docker" / service["security_opt"][2].partition("=")[2]).resolve()
         assert profile == (ROOT / first["security_opt"][2].partition("=")[2]).resolve()

@@ -211,7 +211,7 @@ def test_every_service_starts_is_healthy_works_and_ends(host: Host) -> None:
     host.start("migrate")
     assert host.finished("migrate", 60) == 0, host.log("migrate")
 
-    stay = ["model", "scheduler", "device-cpu", "iterations", "flower", "metrics"]
+    stay = ["model", "scheduler", "device-cpu", "builder-cpu", "iterations", "flower", "metrics"]
     for name in stay:
         host.start(name)
     for name in stay:

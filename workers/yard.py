@@ -134,8 +134,13 @@ class Yard:
                 log.warning("sandbox_not_ready", after_s=READY_S)
                 cells.remove(old)
                 old.cell.kill(GRACE_S)
-            while len(cells) < min(WARM, self._plan.slots):
+            while len(cells) < min(WARM, self._plan.slots) and self._starting + len(self.sites) < self._plan.slots:
                 cells.append(Waiter(self._start(target)))
+
+    @property
+    def _starting(self) -> int:
+        """Sandboxes that import torch, which takes a core as a build does; a device may wait for a build."""
+        return sum(not waiter.ready for cells in self._warm.values() for waiter in cells)
 
     def look(self) -> None:
         """Begin what waits, as far as there is room, and stop what nobody waits for.

@@ -85,6 +85,16 @@ def worker_device(
     become("workers.device", *(["--gpu", str(gpu)] if gpu >= 0 else ["--device", device]))
 
 
+@worker.command("builder")
+def worker_builder(
+    device: Annotated[list[str] | None, typer.Option(help="a device of this host, such as cpu:0; repeatable")] = None,
+    gpus: Annotated[str, typer.Option(help="GPUs of this host: all, or numbers such as 0,1")] = "",
+) -> None:
+    """One a host: builds candidates that wait, before a device is spent on it."""
+    named = [word for name in device or [] for word in ("--device", name)]
+    become("workers.builder", *named, *(["--gpus", gpus] if gpus else []))
+
+
 @worker.command("iterations")
 def worker_iterations(concurrency: Annotated[int, typer.Option(help="iterations at a time")] = 64) -> None:
     """Iterations of jobs: SpecController. Needs the database and the LLM profiles."""

@@ -69,6 +69,14 @@ def chosen_gpus(choice: str) -> list[Device]:
     return [Device(name=f"{socket.gethostname()}/gpu{number}", backend="cuda", index=number) for number in wanted]
 
 
+def spare_core(pool: list[Device]) -> bool:
+    """Whether a builder has a core that no device needs: a CPU device is one, a GPU's worker keeps one busy.
+
+    Without, builds ahead would take from the devices what they save them (docs/devices.md).
+    """
+    return 0 < len(pool) < len(os.sched_getaffinity(0))
+
+
 @dataclass(frozen=True)
 class Synthetic:
     """The project's own model server with its synthetic source, in place of an LLM endpoint."""
@@ -126,7 +134,7 @@ class Stack:
         if self.synthetic is not None:
             self.tell("model server (synthetic)")
             self.model = self._serve_model(self.synthetic)
-        self.tell(f"workers: 1 scheduler, 1 iteration, {len(pool)} device")
+        self.tell(f"workers: 1 scheduler, 1 iteration, {len(pool)} device{', 1 builder' if spare_core(pool) else ''}")
         self._start_workers(pool)
         self._await_devices(pool)
 
@@ -203,6 +211,9 @@ class Stack:
         for device in pool:
             kind = "cpu" if device.backend == "cpu" else "gpu"
             self._spawn(f"device-{kind}{device.index}", ["-m", "workers.device", "--device", device.name])
+        if spare_core(pool):
+            named = [word for device in pool for word in ("--device", device.name)]
+            self._spawn("builder", ["-m", "workers.builder", *named])
         self._spawn("iterations", ["-m", *iteration_worker()], secrets=True)
 
     def _spawn(self, name: str, arguments: list[str], *, secrets: bool = False) -> Child:
