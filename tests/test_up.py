@@ -113,7 +113,7 @@ def test_killed_processes_come_back_and_the_job_finishes(up, tmp_path: Path) -> 
     wait_for(lambda: "validate" in (tmp_path / "logs/device-cpu0.log").read_text(), 30, "a validation")
     with contextlib.closing(Store.open(f"sqlite:///{tmp_path / 'specgen.db'}")) as store:
         before = {}
-        for name in ("workers.device", "workers.app", "valkey-server", "specgen.llm.server"):
+        for name in ("workers.device", "workers.builder", "workers.app", "valkey-server", "specgen.llm.server"):
             process = system.child(name)
             before[name] = process.pid
             process.kill()
@@ -121,7 +121,7 @@ def test_killed_processes_come_back_and_the_job_finishes(up, tmp_path: Path) -> 
             wait_for(lambda name=name, pid=pid: system.child(name).pid != pid, 30, f"{name} again")
         wait_for(lambda: store.job(job).state.terminal, 120, f"the job, see {tmp_path}")
         assert store.job(job).state is JobState.DONE
-    for name in ("device-cpu0", "iterations", "valkey", "model-server"):
+    for name in ("device-cpu0", "builder", "iterations", "valkey", "model-server"):
         assert "ended with -9" in system.says(f"{name} ended")
         assert sum(f"{name} ended" in line for line in system.lines) == 1
     assert system.end() == 0

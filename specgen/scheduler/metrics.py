@@ -40,6 +40,18 @@ COUNTERS_BY_QUEUE = {
     "enqueued": ("specgen_requests_enqueued", "Requests accepted into a queue."),
     "served": ("specgen_requests_served", "Deliveries from a queue, repeated ones included."),
 }
+COUNTERS_BY_RESULT = {
+    "built_ahead": (
+        "specgen_builds_ahead",
+        "Builds ahead of their turn, by how they ended.",
+        ("kept", "failed", "stopped"),
+    ),
+    "builds": (
+        "specgen_validation_builds",
+        "Validations that build, by how it was found.",
+        ("ready", "waited", "missed"),
+    ),
+}
 
 log = structlog.get_logger(__name__)
 
@@ -133,6 +145,11 @@ def _counters(values: dict[str, str]) -> Iterator[Metric]:
         family = CounterMetricFamily(name, meaning, labels=["queue"])
         for queue in TICKET_QUEUES:
             family.add_metric([queue], float(values.get(f"{field}:{queue}", 0)))
+        yield family
+    for field, (name, meaning, results) in COUNTERS_BY_RESULT.items():
+        family = CounterMetricFamily(name, meaning, labels=["result"])
+        for result in results:
+            family.add_metric([result], float(values.get(f"{field}:{result}", 0)))
         yield family
 
 

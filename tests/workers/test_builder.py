@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from prometheus_client import CollectorRegistry
 
 from specgen.evaluation import processes, stored
 from specgen.evaluation.build import ensure_support
@@ -17,6 +18,7 @@ from specgen.evaluation.cell import Cell, Device, close_zygote
 from specgen.evaluation.problems import load_problem
 from specgen.evaluation.stored import Claim
 from specgen.scheduler.keys import Keys
+from specgen.scheduler.metrics import PoolCollector
 from specgen.scheduler.waiting import Waiting
 from specgen.settings import EvaluationPolicy
 from specgen.types import EvaluationRequest, Status, source_id
@@ -132,7 +134,11 @@ def test_a_device_finds_it_built_and_a_killed_builder_leaves_nothing(
     assert {first.build_route, second.build_route} == {"cached"}
     assert first.environment["build_ahead"] == "ready"
     wait_for(lambda: redis_client.hget(KEYS.counters, "builds:ready") == "2", 10, "the count")
-    assert redis_client.hget(KEYS.counters, "built_ahead:kept") == "2"
+    registry = CollectorRegistry()
+    registry.register(PoolCollector(redis_client, KEYS))
+    told = registry.get_sample_value
+    assert told("specgen_validation_builds_total", {"result": "ready"}) == 2
+    assert told("specgen_builds_ahead_total", {"result": "kept"}) == 2
 
 
 def test_what_nobody_waits_for_is_stopped(yard, submit, redis_url, cache: Path, counted: Counter[str]) -> None:
