@@ -45,7 +45,12 @@ def request(source: str, budget_s: float = 60.0, phase: Phase = Phase.VALIDATE) 
 def little_memory() -> Iterator[None]:
     """Sandboxes of this process get less memory meanwhile."""
     before = cells.memory_limit_bytes
-    cells.memory_limit_bytes = lambda share: _MEMORY_BYTES
+
+    def little(share: int) -> int:
+        del share
+        return _MEMORY_BYTES
+
+    cells.memory_limit_bytes = little
     try:
         yield
     finally:

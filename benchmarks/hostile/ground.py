@@ -71,8 +71,8 @@ class Ground:
     """A context: while it is entered the host has secrets, listeners and a victim process. ``support`` is the build
     support that candidates see; ``targets`` what further services add."""
 
-    def __init__(self, support: Path | None = None, targets: dict[str, Any] | None = None) -> None:
-        self.canary = f"CANARY{secrets.token_hex(12)}"
+    def __init__(self, support: Path | None = None, targets: dict[str, Any] | None = None, canary: str = "") -> None:
+        self.canary = canary or new_canary()
         self.spec = CellSpec("hostile", "cpu", min(os.sched_getaffinity(0)), "bubblewrap", "auto", "", _MEMORY_BYTES)
         self.support = support
         self._more = targets or {}
@@ -216,7 +216,7 @@ class Ground:
     ) -> list[Finding]:
         job = {
             "names": list(names), "targets": self.targets | targets | {"name": f"x{secrets.token_hex(6)}"},
-            "files": [[module.__name__, Path(str(module.__file__)).read_text()] for module in _FILES], **more,
+            "files": attack_files(), **more,
         }  # fmt: skip
         found = self._once(job, start)
         if again := inside.TWICE.intersection(names):
@@ -267,6 +267,16 @@ class Ground:
             time.sleep(0.01)
         for path in sorted(self.tripwire.rglob("*"), reverse=True):
             path.rmdir() if path.is_dir() else path.unlink()
+
+
+def new_canary() -> str:
+    """A word that is nowhere else."""
+    return f"CANARY{secrets.token_hex(12)}"
+
+
+def attack_files() -> list[tuple[str, str]]:
+    """Names and texts of the modules that hold the attacks, in the order in which they import each other."""
+    return [(module.__name__, Path(str(module.__file__)).read_text()) for module in _FILES]
 
 
 def _package() -> str:

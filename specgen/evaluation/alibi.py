@@ -15,6 +15,7 @@ import subprocess
 import tempfile
 from pathlib import Path
 
+from specgen.evaluation.build.retention import IN_USE
 from specgen.evaluation.verdict import Verdict
 from specgen.types import Status
 
@@ -49,7 +50,7 @@ class Alibi:
         if self._support is not None:
             for folder, folders, files in os.walk(self._support):
                 folders.sort()
-                for name in sorted(files):
+                for name in sorted(set(files) - {IN_USE}):
                     try:
                         found = os.lstat(os.path.join(folder, name))
                     except OSError:

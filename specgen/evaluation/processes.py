@@ -51,12 +51,18 @@ def parent(pid: int) -> int:
     return 0
 
 
-def memory_bytes(pid: int) -> int:
-    """Resident and swapped memory, and the page tables."""
+def memory_bytes(pid: int, *, shared: bool = False) -> int:
+    """Resident and swapped memory, and the page tables. With ``shared`` a page that several processes map counts for
+    each in part only, which takes milliseconds to find out."""
+    tables = _sum_kb(f"/proc/{pid}/status", ("VmPTE:",) if shared else ("VmPTE:", "VmRSS:", "VmSwap:"))
+    return tables + (_sum_kb(f"/proc/{pid}/smaps_rollup", ("Pss:", "SwapPss:")) if shared else 0)
+
+
+def _sum_kb(path: str, names: tuple[str, ...]) -> int:
     total = 0
     with contextlib.suppress(OSError, IndexError, ValueError):
-        for line in Path(f"/proc/{pid}/status").read_text().splitlines():
-            if line.startswith(("VmRSS:", "VmPTE:", "VmSwap:")):
+        for line in Path(path).read_text().splitlines():
+            if line.startswith(names):
                 total += int(line.split()[1]) * 1024
     return total
 
@@ -73,8 +79,14 @@ def waited_s(pid: int) -> float:
     return 0.0
 
 
-def sleeps(pid: int) -> int:
-    """How often the main thread has gone to sleep by itself so far."""
+def sleeps(pid: int, within_s: float = 0.2) -> int:
+    """How often the main thread has gone to sleep by itself so far; waits a little until it sleeps."""
+    deadline = time.monotonic() + within_s
+    with contextlib.suppress(OSError, IndexError):
+        while Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] == "R":
+            if time.monotonic() > deadline:
+                break
+            time.sleep(0.0005)
     return status_field(pid, "voluntary_ctxt_switches") or 0
 
 

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from specgen.evaluation import processes, sandbox
-from specgen.evaluation.usage import held_bytes
+from specgen.evaluation.usage import exceeds
 from specgen.evaluation.wire import Channel, send_frame
 
 _TICK_S = 0.1
@@ -198,9 +198,9 @@ class Supervisor:
         if os.fstat(log_fd).st_size > 4 * LOG_BYTES:
             os.ftruncate(log_fd, LOG_BYTES)
             os.lseek(log_fd, LOG_BYTES, os.SEEK_SET)
-        held = held_bytes(candidate)
+        too_much, held = exceeds(candidate, self.spec.memory_bytes)
         self.most_bytes = max(self.most_bytes, held)
-        if held > self.spec.memory_bytes:
+        if too_much:
             self.killed_for_memory = True
             for pid in (candidate, *processes.descendants(candidate)):
                 processes.kill(pid)

@@ -20,12 +20,20 @@ _SOCKET = {"UNIX": 416 << 10, "UNIX-STREAM": 416 << 10, "TCP": 4 << 20, "TCPv6":
 _OTHER_SOCKET = 416 << 10
 
 
-def held_bytes(root: int) -> int:
+def exceeds(root: int, limit_bytes: int) -> tuple[bool, int]:
+    """Whether a sandbox holds more than its limit, and the bytes found. Forked processes share most of their pages:
+    looked at closely only where counting them in full is too much."""
+    held = held_bytes(root)
+    if held > limit_bytes:
+        held = held_bytes(root, shared=True)
+    return held > limit_bytes, held
+
+
+def held_bytes(root: int, *, shared: bool = False) -> int:
     """Of all processes below ``root`` (a bubblewrap, or the process itself without walls), and of their sandbox."""
     inside = processes.descendants(root)
-    return sum(map(processes.memory_bytes, [*inside, root])) + (
-        _tmpfs(inside[-1]) + _sockets(inside[-1]) if inside else 0
-    )
+    resident = sum(processes.memory_bytes(pid, shared=shared) for pid in (*inside, root))
+    return resident + (_tmpfs(inside[-1]) + _sockets(inside[-1]) if inside else 0)
 
 
 def _tmpfs(pid: int) -> int:
