@@ -31,14 +31,15 @@ def listing(
     context: typer.Context,
     kernelbench: Kernelbench = "",
     level: Annotated[int, typer.Option(min=0, max=4, help="of KernelBench; 0: all")] = 0,
+    number: Annotated[int, typer.Option(min=0, help="of KernelBench, within its level; 0: all")] = 0,
     match: Annotated[str, typer.Option(help="a part of the name, file or task")] = "",
     as_json: AsJson = False,
 ) -> None:
-    """List the built-in problems, or a KernelBench checkout's with --kernelbench, --level or its setting."""
+    """List the built-in problems, or a KernelBench checkout's with --kernelbench, --level or --number."""
     if context.invoked_subcommand is not None:
         return
-    if kernelbench or level:
-        rows = [_entry(entry) for entry in _checkout(kernelbench).entries(level or None, match)]
+    if kernelbench or level or number:
+        rows = [_entry(entry) for entry in _checkout(kernelbench).entries(level or None, match, number or None)]
     else:
         rows = [
             {
@@ -51,7 +52,9 @@ def listing(
     if as_json:
         sys.stdout.write(json.dumps(rows) + "\n")
     elif not rows:
-        raise ProblemError(f"no problem matches {match!r}", "leave --match out for all")
+        filters = {"level": level, "number": number, "match": match}
+        asked = " and ".join(f"{name} {value}" for name, value in filters.items() if value)
+        raise ProblemError(f"no problem has {asked}", "leave the filters out for all")
     else:
         table = Table()
         for column in rows[0]:
@@ -67,10 +70,13 @@ def _checkout(given: str) -> Checkout:
 
 def _entry(entry: Entry) -> dict[str, str]:
     try:
-        wanted = needs(entry.path.read_text(encoding="utf-8")).text
+        wanted = needs(entry.path.read_text(encoding="utf-8"))
+        text, judged = wanted.text, f"no ({', '.join(wanted.objects)})" if wanted.objects else "yes"
     except (OSError, UnicodeDecodeError) as exc:
-        wanted = f"cannot be read: {exc}"
-    return {"name": entry.name, "file": entry.file, "needs": wanted, "tolerance": f"{USER_TOLERANCE:g}"}
+        text, judged = f"cannot be read: {exc}", "no"
+    return {
+        "name": entry.name, "file": entry.file, "needs": text, "judged": judged, "tolerance": f"{USER_TOLERANCE:g}",
+    }  # fmt: skip
 
 
 @problems.command()

@@ -58,7 +58,9 @@ def _costs(problem: ProblemSpec, cost: Trace) -> dict[str, Any]:
 
 def _run(problem: ProblemSpec, shapes: Trace | None) -> tuple[Trace, dict[str, Any]]:
     reference = Reference(problem)
+    _crosses("get_init_inputs()", reference.init_inputs)
     trial = own(reference)
+    _crosses("get_inputs()", trial.inputs)
     _check(trial, reference)
     again = reference.forward(trial.inputs, trial.seed)
     private = list(mapped(trial.inputs, torch.clone))
@@ -73,6 +75,13 @@ def _run(problem: ProblemSpec, shapes: Trace | None) -> tuple[Trace, dict[str, A
         "strawmen": [name for name, passed in accepted.items() if all(passed)], "straw_errors": errors,
         "warnings": _warnings(trials, accepted, again, problem.tolerance) + _stated(cost),
     }  # fmt: skip
+
+
+def _crosses(what: str, value: object) -> None:
+    try:
+        describe(value)
+    except TypeError as exc:
+        raise Verdict(Status.REFERENCE_ERROR, f"{what}: {exc}") from exc
 
 
 def _too_large(problem: ProblemSpec, cost: Trace) -> str:

@@ -29,6 +29,7 @@ class Needs:
 
     packages: tuple[str, ...]  # not part of Python
     downloads: tuple[str, ...]  # pretrained models, by their names where the file states them
+    objects: tuple[str, ...] = ()  # init inputs that are objects of such a package: they cannot reach a candidate
 
     @property
     def text(self) -> str:
@@ -75,10 +76,11 @@ class Checkout:
                 f"no KernelBench levels in {given}", "the folder that holds level1, level2, level3, level4"
             )
 
-    def entries(self, level: int | None = None, match: str = "") -> tuple[Entry, ...]:
+    def entries(self, level: int | None = None, match: str = "", number: int | None = None) -> tuple[Entry, ...]:
         """Problems by level and number; ``match`` is a part of name or file, upper or lower case."""
         found = [entry for each in LEVELS if level in (None, each) for entry in self._of(each)]
         word = match.lower()
+        found = [entry for entry in found if number in (None, entry.number)]
         return tuple(entry for entry in found if word in entry.file.lower() or word == entry.name.lower())
 
     def _of(self, level: int) -> list[Entry]:
@@ -143,6 +145,7 @@ def needs(source: str) -> Needs:
     except (SyntaxError, ValueError):
         return Needs((), ())
     packages: set[str] = set()
+    imported: dict[str, str] = {}  # a name in the file: the package it comes from
     downloads: set[str] = set()
     constants: dict[str, object] = {
         target.id: node.value.value
@@ -154,14 +157,42 @@ def needs(source: str) -> Needs:
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             packages |= {alias.name.partition(".")[0] for alias in node.names}
+            imported |= {(alias.asname or alias.name).partition(".")[0]: alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
             packages.add(node.module.partition(".")[0])
+            imported |= {alias.asname or alias.name: node.module for alias in node.names}
         elif isinstance(node, ast.Call) and getattr(node.func, "attr", "") == "from_pretrained":
             downloads.add(_model(node, constants))
     if len(downloads) > 1:
         downloads.discard("")  # a call inside Model names it by a parameter
     outside = packages - set(sys.stdlib_module_names) - {"torch", "numpy"}
-    return Needs(tuple(sorted(outside)), tuple(sorted(name or "a pretrained model" for name in downloads)))
+    foreign = {name for name, origin in imported.items() if origin.partition(".")[0] in outside}
+    return Needs(
+        tuple(sorted(outside)),
+        tuple(sorted(name or "a pretrained model" for name in downloads)),
+        tuple(_objects(tree, foreign)),
+    )
+
+
+def _objects(tree: ast.Module, foreign: set[str]) -> list[str]:
+    """What ``get_init_inputs`` gives that a package made: ``config`` of ``config = AutoConfig(...)``."""
+    made = {
+        target.id
+        for node in tree.body
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call) and _root(node.value.func) in foreign
+        for target in node.targets
+        if isinstance(target, ast.Name)
+    }
+    given = [node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == "get_init_inputs"]
+    values = [node.value for function in given for node in ast.walk(function) if isinstance(node, ast.Return)]
+    words = [name for value in values if value is not None for name in ast.walk(value) if isinstance(name, ast.Name)]
+    return sorted({name.id for name in words if name.id in made})
+
+
+def _root(node: ast.expr) -> str:
+    while isinstance(node, ast.Attribute):
+        node = node.value
+    return node.id if isinstance(node, ast.Name) else ""
 
 
 def _model(call: ast.Call, constants: dict[str, object]) -> str:

@@ -58,6 +58,14 @@ class Registration:
 def register(problem: ProblemSpec, timeout_s: float = 120.0) -> Registration:
     """Run the reference in a subprocess. Raises ProblemError with one line and a hint."""
     wanted = needs(problem.source)
+    if wanted.objects:
+        names, packages = ", ".join(wanted.objects), ", ".join(wanted.packages)
+        raise ProblemError(
+            f"{problem.name} cannot be judged: get_init_inputs() gives {names}, an object of {packages}, which does not"
+            " reach the candidate's process",
+            "init inputs are numbers, strings, tensors, and lists and dicts of them" + _downloads(wanted)
+            + "; the candidate's process has no network",
+        )  # fmt: skip
     if wanted.missing:
         raise ProblemError(
             f"{problem.name} needs what is not installed here: {wanted.text}",

@@ -95,6 +95,8 @@ def test_a_list_is_filtered(bench: Path) -> None:
     assert names(match="l1/2") == ["L1/2"]
     assert names(4) == ["L4/1"]
     assert names(2, "nothing") == []
+    assert [entry.name for entry in Checkout(bench).entries(number=2)] == ["L1/2", "L2/2"]
+    assert [entry.name for entry in Checkout(bench).entries(1, number=11)] == ["L1/11"]
 
 
 @pytest.mark.parametrize(
@@ -161,6 +163,9 @@ def test_what_a_file_needs_is_read_from_its_text() -> None:
     assert needs(PLAIN).text == ""
     found = needs(PRETRAINED)
     assert found.text == "packages transformers; downloads someone/some-model"
+    assert found.objects == ("config",)
+    assert needs(PRETRAINED.replace("return [model_name, config]", "return [model_name]")).objects == ()
+    assert needs(PRETRAINED.replace("from transformers import", "from math import")).objects == ()
     named = needs(PRETRAINED.replace('model_name = "someone/some-model"', "from names import model_name"))
     assert named.downloads == ("a pretrained model",)
     assert needs("not Python (").text == ""
@@ -173,15 +178,33 @@ def test_a_problem_that_lacks_a_package_says_so(bench: Path) -> None:
     assert "pip install" in caught.value.hint
 
 
+def test_init_inputs_that_cannot_cross_are_told_before_anything_is_downloaded(bench: Path) -> None:
+    with pytest.raises(ProblemError) as caught:
+        register(load_problem("L4/1", checkout=bench))
+    assert "get_init_inputs() gives config, an object of transformers" in caught.value.message
+    assert "someone/some-model comes from huggingface.co" in caught.value.hint
+    hidden = PLAIN.replace("return []", "return [math.floor]").replace(
+        "    def forward", "    def __init__(self, f):\n        super().__init__()\n\n    def forward"
+    )
+    (bench / "KernelBench/level1/3_Hidden.py").write_text(hidden)
+    with pytest.raises(ProblemError, match=r"get_init_inputs\(\): a builtin_function_or_method cannot be passed"):
+        register(load_problem("L1/3", checkout=bench))
+
+
 def test_the_command_lists_a_checkout(bench: Path) -> None:
     run = CliRunner()
     shown = run.invoke(app, ["problems", "--kernelbench", str(bench)])
     assert shown.exit_code == 0
-    assert "downloads someone/some-model" in shown.output
+    assert "no (config)" in shown.output
+    every = json.loads(run.invoke(app, ["problems", "--kernelbench", str(bench), "--json"]).output)
+    assert {row["name"]: row["needs"] for row in every}["L4/1"].endswith("downloads someone/some-model")
+    third = run.invoke(app, ["problems", "--kernelbench", str(bench), "--level", "1", "--number", "11", "--json"])
+    assert [(row["name"], row["judged"]) for row in json.loads(third.output)] == [("L1/11", "yes")]
     rows = json.loads(run.invoke(app, ["problems", "--kernelbench", str(bench), "--match", "conv", "--json"]).output)
     assert [row["name"] for row in rows] == ["L1/10", "L1/11", "L2/2"]
     nothing = run.invoke(app, ["problems", "--kernelbench", str(bench), "--match", "nothing"])
     assert isinstance(nothing.exception, ProblemError)
+    assert nothing.exception.message == "no problem has match nothing"
     assert nothing.output == ""
 
 
