@@ -1,8 +1,8 @@
 """The evaluator's own timed window on any pair of files, as often as wanted: harness, judge's clock and stopwatch.
 
 What is left out of an evaluation is what does not take part in timing: the sandbox, the trials and the integrity
-rules (so that a candidate may be the reference itself). The judge's half runs in a process forked for the occasion,
-the harness in one of its own, as in a cell.
+rules (so that a candidate may be the reference itself). Either half runs in a process of its own, made for the
+occasion, as in a cell.
 """
 
 from __future__ import annotations
@@ -54,7 +54,8 @@ class Pair:
 
 def windows(pair: Pair, core: int, count: int, warmups: int = 10, runs: int = 40) -> list[Window]:
     """``count`` timed windows in one fresh pair of processes. Raises Verdict for a pair that does not agree."""
-    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("fork")) as pool:
+    how = "spawn" if pair.problem.backend == "cuda" else "fork"  # no fork can use a GPU that its parent has asked for
+    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context(how)) as pool:
         return pool.submit(_windows, pair, core, count, warmups, runs).result()
 
 
