@@ -15,9 +15,13 @@ from typing import Final
 from specgen.types import Status
 
 _FENCE = re.compile(r"^([ \t]*)(`{3,}|~{3,})[ \t]*([^`\n]*?)[ \t]*$")
-_THOUGHT = re.compile(r"\A\s*<think>.*?</think>|\A(?:(?!<think>).)*?</think>", re.DOTALL)
+_THINK = "(?:think|thinking|thought|reasoning|scratchpad)"
+_THOUGHT = re.compile(rf"^[ \t]*<{_THINK}>.*?</{_THINK}>|\A(?:(?!<{_THINK}>).)*?</{_THINK}>", re.DOTALL | re.MULTILINE)
+_UNENDED = re.compile(rf"\s*<{_THINK}>")
+_TAG = r"</?[A-Za-z_][\w-]*(?:[ \t][^<>\n]*)?>"
+_TAGGED_FENCE = re.compile(rf"^([ \t]*{_TAG})[ \t]*(?=`{{3,}}|~{{3,}})|(?<=```)[ \t]*(?={_TAG}[ \t]*$)", re.MULTILINE)
 _CODE_START = re.compile(r"^(?:import |from \w|class \w|def \w|@\w|\"\"\"|#)", re.MULTILINE)
-_TAG_LINE = re.compile(r"^[ \t]*</?[A-Za-z_]+>[ \t]*$", re.MULTILINE)
+_TAG_LINE = re.compile(rf"^[ \t]*{_TAG}[ \t]*$", re.MULTILINE)
 _CPP_SIGNS = re.compile(r"^\s*#include\b|__global__|\btorch::Tensor\b", re.MULTILINE)
 _OPENING = re.compile(r"\s*(?:`{3,}|~{3,})[ \t]*(?:python|py)?[ \t]*\n")
 _MAX_ENDS: Final = 12  # fences tried as the end of one block
@@ -57,14 +61,14 @@ def extract(content: str, *, truncated: bool = False, prefilled: bool = False) -
     begins inside an opened block. A block with `class ModelNew` that does not parse is taken where no better one is
     there: its syntax error is the feedback. Statuses: NO_CODE, or NO_MODELNEW for code without the class.
     """
-    content = content.replace("\r\n", "\n")
+    content = content.replace("\r\n", "\n").lstrip("\ufeff")
     if prefilled:
         content = content if _OPENING.match(content) else PREFILL + content
     else:
         content = _THOUGHT.sub("", content)
-        if content.lstrip().startswith("<think>"):
+        if _UNENDED.match(content):
             return Answer(None, Status.NO_CODE)  # all of it is reasoning
-    blocks = list(_blocks(content))
+    blocks = list(_blocks(_TAGGED_FENCE.sub(lambda match: f"{match[1] or ''}\n", content)))
     for block in blocks:
         if defines_model(block.text):
             return Answer(block.text, None, truncated and not block.closed)
@@ -115,14 +119,16 @@ def _claims_model(block: _Block) -> bool:
 
 def _blocks(content: str) -> Iterator[_Block]:
     """Every reading of the fences as blocks, the last opening first; for one opening the reading that parses and
-    defines the class, else the nearest end."""
+    defines the class, else the nearest end. A closing fence with words behind it ends a block if nothing else does."""
     lines = content.split("\n")
     fences = [(number, match) for number, line in enumerate(lines) if (match := _FENCE.match(line))]
     for index in range(len(fences) - 1, -1, -1):
         number, opening = fences[index]
         ends = [n for n, match in fences[index + 1 :] if _ends(opening, match)][:_MAX_ENDS]
         readings = [_cut(lines, number, end, opening) for end in ends] or [_cut(lines, number, None, opening)]
-        yield next((block for block in readings if defines_model(block.text)), readings[0])
+        worded = [n for n, match in fences[index + 1 :] if match[3] and match[2].startswith(opening[2])][:_MAX_ENDS]
+        last = (_cut(lines, number, end, opening) for end in worded)
+        yield next((block for block in (*readings, *last) if defines_model(block.text)), readings[0])
 
 
 def _ends(opening: re.Match[str], match: re.Match[str]) -> bool:

@@ -23,7 +23,11 @@ _VALUES = "Compare your arithmetic with the reference step by step: indices, ord
 
 FEEDBACK: dict[Status, Feedback] = {
     Status.NO_CODE: Feedback("Answer", "There was no code block in the answer.", _ANSWER),
-    Status.NO_MODELNEW: Feedback("Answer", "The file defines no class ModelNew.", _ANSWER),
+    Status.NO_MODELNEW: Feedback(
+        "Answer",
+        "There was no Python file that defines class ModelNew; C++ or CUDA alone is none, it goes into a string.",
+        _ANSWER,
+    ),
     Status.COMPILE_ERROR: Feedback("Compile log", "It does not compile.", _COMPILE),
     Status.COMPILE_TIMEOUT: Feedback(
         "Compile log", "Compiling it took too long.", "Instantiate fewer templates, unroll less."

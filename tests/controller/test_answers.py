@@ -84,6 +84,31 @@ def test_a_draft_in_the_reasoning_is_not_the_answer() -> None:
     assert extract(f"{block(DRAFT)}</think>\nNone").status is Status.NO_CODE
 
 
+def test_drafts_within_reasoning_anywhere_are_not_the_answer() -> None:
+    assert extract(f"Sure.\n<think>\n{block(DRAFT)}</think>\nNone").status is Status.NO_CODE
+    assert extract(f"<thinking>{block(DRAFT)}</thinking>\n{block(MODEL)}<reasoning>{DRAFT}</reasoning>").source == MODEL
+    assert extract(f"<reasoning>\n{block(DRAFT)}").status is Status.NO_CODE
+    within = MODEL.replace("x + 1", "x + len('</think>')")
+    assert extract(f"<think>short</think>\n{block(within)}").source == within
+
+
+def test_tags_around_a_block_on_its_own_lines_or_on_the_fences() -> None:
+    assert extract(f"<answer>\n{block(MODEL)}</answer>").source == MODEL
+    assert extract(f"<answer>```python\n{MODEL}```</answer>\n").source == MODEL
+    assert extract(f'<file name="kernel.py">\n{MODEL}</file>\n').source == MODEL
+
+
+def test_only_a_cuda_file_is_no_model_however_it_is_written() -> None:
+    cu = "#include <cuda_runtime.h>\n__global__ void k(float* x) { x[0] = 1; }\n"
+    for answer in (block(cu, "cu"), block(cu, "cpp", "~~~"), cu, f"kernel.cu:\n{cu}", "```cuda\n" + cu):
+        assert extract(answer) in (Answer(None, Status.NO_MODELNEW), Answer(None, Status.NO_MODELNEW, truncated=False))
+
+
+def test_words_behind_the_closing_fence() -> None:
+    assert extract(f"```python\n{MODEL}``` Hope this helps!\nBye.").source == MODEL
+    assert extract(f"\ufeff```python\n{MODEL}```").source == MODEL
+
+
 def test_bare_python_without_fences() -> None:
     assert extract(MODEL).source == MODEL
     assert extract("Here is the file:\n\n" + MODEL).source == MODEL
