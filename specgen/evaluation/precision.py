@@ -13,12 +13,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import torch
-
 from specgen.evaluation.compare import scale, scale_error
 from specgen.evaluation.reference import Reference
 from specgen.evaluation.tensors import leaves, mapped
-from specgen.evaluation.trials import Trial, fresh_seed
+from specgen.evaluation.trials import Trial, fresh_seed, rounded
 from specgen.evaluation.weights import Weights
 
 REDUCED = 1e-4  # of the output's scale; fp32 summation stays far below
@@ -28,19 +26,6 @@ _RANGE_ERROR = 1.5e-2  # of what tiny inputs do to the output: fp16's is larger
 _SEEN = 3e-6  # of the output's scale: tiny inputs that do less cannot be seen in fp32
 
 Run = Callable[[Trial], Any]
-
-
-def rounded(value: Any, bits: int) -> Any:
-    """Every fp32 tensor rounded to so many explicit bits of mantissa."""
-    drop = 23 - bits
-
-    def change(leaf: torch.Tensor) -> torch.Tensor:
-        if leaf.dtype != torch.float32:
-            return leaf
-        whole = leaf.contiguous().view(torch.int32).add(1 << (drop - 1)) >> drop << drop
-        return whole.view(torch.float32).reshape(leaf.shape)
-
-    return mapped(value, change)
 
 
 def labels(reference: Reference, weights: Weights, signed: Trial, error: float, run: Run) -> tuple[str, ...]:
