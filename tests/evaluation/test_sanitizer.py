@@ -12,10 +12,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from specgen.errors import EnvironmentLacking
-from specgen.evaluation import sandbox, sanitize
+from specgen.evaluation import cell, sandbox, sanitize
 from specgen.evaluation.sanitizer import TOOLS, command, complete, failure, lines, parse
 from specgen.evaluation.supervisor import CellSpec
 from specgen.evaluation.tools import Subject
+from specgen.settings import EvaluationPolicy
+from specgen.types import Status
+from tests.evaluation.conftest import DEVICE, request
 
 MEMCHECK = """========= COMPUTE-SANITIZER
 printed by the program
@@ -235,3 +238,33 @@ class TestCollect:
         spec = CellSpec("test", "cpu", 0, "bubblewrap", "auto", "", 4 << 30)
         found = sanitize.collect(Subject("", b"", [], [], 42), spec, "memcheck", program="")
         assert found.text == f"compute-sanitizer memcheck: unavailable: {sanitize.NO_SANITIZER}"
+
+
+def test_a_fault_is_explained_where_the_policy_asks_for_it(
+    tmp_path: Path, cache_root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Through a whole cell. The policy is for GPUs; a CPU's fault and a stand-in take their place here."""
+    program = tmp_path / "compute-sanitizer"
+    program.write_text(STAND_IN.replace("BEFORE", "") + printing(MEMCHECK))
+    program.chmod(0o755)
+    tmp_path.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.setattr(cell, "_sanitize", lambda policy, backend: "fault" if policy.sanitize_on_fault else backend)
+    cell.close_zygote()  # the next one is started with this PATH
+    try:
+        fault = CANDIDATE.replace("print(", "os.abort() if a.dim() else print(")
+        policy = EvaluationPolicy(sanitize_on_fault=True)
+        result = cell.evaluate(request(fault), DEVICE, policy, cache_root)
+    finally:
+        cell.close_zygote()
+    assert result.status is Status.DEVICE_FAULT, result.error
+    assert result.error.startswith("the process died of SIGABRT in forward\ncandidate.py:6 in forward")
+    assert "compute-sanitizer memcheck: Invalid __global__ write of size 4 bytes in scale_rows" in result.error
+    assert result.environment["sanitizer"] in result.error
+
+
+def test_the_policy_is_for_gpus() -> None:
+    policy = EvaluationPolicy(sanitize_on_fault=True)
+    assert (cell._sanitize(policy, "cpu"), cell._sanitize(policy, "cuda")) == ("", "fault")
+    assert cell._sanitize(EvaluationPolicy(sanitize="racecheck"), "cuda") == "racecheck"
+    assert cell._sanitize(EvaluationPolicy(), "cuda") == ""
