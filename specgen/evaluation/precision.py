@@ -1,17 +1,19 @@
 """Which lower precision a kernel computes in, told from its errors; labels only, nothing is refused here.
 
 An error above 1e-4 of the output's scale (signed inputs, against float64) is more than fp32 arithmetic leaves:
-``reduced_precision``. What made it is then asked. Outputs that are not finite where inputs exceed fp16's largest number
-and the reference is finite: ``half``. Inputs and parameters whose mantissas are short already: where the error disappears
-at ten explicit bits, numbers are rounded to ten bits inside; at seven, to seven (``bfloat16``). TF32 and fp16 both keep
-ten; inputs of about 2^-20, where fp16 has four, tell them apart (``half``, ``tf32``). Where none of this can be seen (a
-bias hides small inputs, intermediate results are rounded too) there is no such label.
+``reduced_precision``. What made it is then asked. Outputs that are not finite where inputs exceed fp16's largest
+number and the reference is finite: ``half``. Inputs and parameters whose mantissas are short already: where the error
+disappears at ten explicit bits, numbers are rounded to ten bits inside; at seven, to seven (``bfloat16``). TF32 and
+fp16 both keep ten; inputs of about 2^-20, where fp16 has four, tell them apart (``half``, ``tf32``). Where none of this
+can be seen (a bias hides small inputs, intermediate results are rounded too) there is no such label.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
+
+import torch
 
 from specgen.evaluation.compare import scale, scale_error
 from specgen.evaluation.reference import Reference
