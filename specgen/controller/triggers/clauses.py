@@ -11,19 +11,9 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, replace
-from enum import Enum
 from typing import Final
 
-
-class Place(Enum):
-    """Where a sentence stands."""
-
-    PROSE = "prose, at the beginning of a line"
-    WITHIN = "prose, behind other sentences of its line"
-    ITEM = "an item of a list"
-    PLAN = "an item of a list that says what the kernel is going to be"
-    OPTION = "an item of a list of options, facts or earlier kernels"
-
+from specgen.controller.triggers.places import Place
 
 _SEPARATOR = re.compile(
     r"[;:()\u2014\u2013]| -+ |,\s(?!\d)|\.\s"
@@ -69,7 +59,7 @@ _VETO = re.compile(
     r"|try|trying|tried|test(?:ing|ed)?|e\.g|for (?:example|instance)|such as|say|(?:something|things?|looks"
     r"|seems) like|like (?:a )?\d|instead of|(?:approach|variant|version) [a-d]|rather than|not"
     r"|never|avoid|without|no|than|versus|vs|compare[ds]?|comparing|either|was|were|had|used|did|been"
-    r"|previous(?:ly)?|prior|original(?:ly)?|existing|reference|baseline|earlier|before"
+    r"|previous(?:ly)?|prior|original(?:ly)?|existing|reference|baseline|earlier|before|currently"
     r"|last (?:attempt|kernel|version|iteration|time|one|candidate|run)"
     r"|(?:the|this|that) (?:paper|example|sample|old|given|provided|naive|current|user)"
     r"|typical(?:ly)?|usual(?:ly)?|often|common(?:ly)?|generally|sometimes|max(?:imum)?\b(?!\s?\()"
@@ -269,7 +259,8 @@ _WITHDRAWN = re.compile(
     r"|(?:that|this|it)(?:'s| is| would be| may be| might be)? (?:wrong|too|over|a lot|more than|bigger|larger"
     r"|incorrect"
     r"|bad|not (?:right|good|ideal|enough|possible|divisible|going)|wasteful|overkill)"
-    r"|(?:that|this|it) (?:won't|wouldn't|doesn't|exceeds|can't|cannot|isn't|fails|breaks|uses too)"
+    r"|(?:that|this|it|these|those) (?:might|may) not be|(?:that|this|it) (?:won't|wouldn't|doesn't|exceeds|can't"
+    r"|cannot|isn't|fails|breaks|uses too)"
     r"|let me (?:reconsider|rethink|re-think|redo|go back)|let's (?:not|reconsider|rethink)"
     r"|instead\b(?! of)|maybe (?!that)|perhaps |i(?:'d| would) rather|rather,|not (?:quite|good|ideal)|or (?:rather"
     r"|better))"

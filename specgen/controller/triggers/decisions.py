@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from specgen.controller.triggers import clauses
-from specgen.controller.triggers.clauses import Place, Site
+from specgen.controller.triggers.clauses import Site
+from specgen.controller.triggers.places import Place
 from specgen.controller.triggers.units import word_set
 
 LOOKAHEAD: Final = 200
@@ -64,6 +65,10 @@ _PER = re.compile(  # how the work is mapped: "one block per row", "two rows per
     rf"(?<![\w.])(one|a single|two|four|eight|\d{{1,4}})[ -](?:{_UNIT} per (?:\([^()]{{1,40}}\)|[\w_]+)"
     rf"|(?:[a-z_]+[ -]){{1,3}}?per {_UNIT})(?!\w)"
 )
+_PARAMETER = re.compile(
+    r"(?:block|tile|bm|bn|bk|num_?warps|num_?stages|pad|grid|split|chunk|vec|unroll|n?threads|n?warps|stages|packed)"
+    r"(?:_?[mnkdhvqxyg]|_?size|_?dim|_?blocks?)?\Z"
+)
 _SYMBOLIC = re.compile(  # bound, but not to a number: BLOCK_D = next_pow2(D)
     r"(?<![\w.])([a-z_][\w.]{0,40})\s?(?:="
     r"|:=)\s?([a-z_][\w.]{0,40}(?:\([^()]{0,60}(?:\([^()]{0,60}\)[^()]{0,20})?\))?"
@@ -89,7 +94,8 @@ _TECHNIQUE = re.compile(
     r"|double[ -]buffer(?:ing|ed)?"
     r"|vectori[sz]ed (?:loads?|stores?|access(?:es)?|memory access(?:es)?)|fma|avx-?(?:2|512)\w*|_mm\d+_\w+"
     r"|evict_(?:first|last)|(?:warp|block|thread|cta|program)-per-\w+"
-    r"|(?:one|two|three|single|multi|\d)-(?:pass|stage|phase|kernel|level)(?: \w+)?"
+    r"|cache_modifier|eviction_policy|flat grid|(?:one|two|three|single|multi|\d)-(?:pass|stage|phase|kernel"
+    r"|level)(?: \w+)?"
     r"|openmp|[123]d grid|grid over \w+|tiling"
     r"|split-?k|stream-?k|persistent kernel|grid[ -]stride loops?|online softmax|register (?:blocking|tiling)"
     r"|loop unrolling|#pragma unroll|#pragma omp\b[\w ]{0,20}|atomicadd|tl\.dot|shared memory|cache blocking"
@@ -103,32 +109,32 @@ _ALTERNATIVE_AFTER = re.compile(
     r"|\s))*or\b"
 )
 
-_NAMES: Final = word_set("""block blocks blocksize blockdim blk threadblock threadblocks tile tiles tiling
-    tilesize subtile subtiles microtile
-    microtiles thread threads nthreads numthreads warp warps numwarps nwarps stage stages numstages unroll
-    unrolled unrolling
-    vec vector chunk chunks chunksize cta ctas smem lane lanes elems items group grid griddim cluster clusters
-    fragment
-    fragments config configs program programs workgroup worker pipeline bm bn bk tm tn tk wm wn wk""")
-_NUMBERED: Final = word_set(
-    "programs row rows column columns output outputs value values float floats element elements result"
-    " results channel channels item pixel pixels halfs per"
+_NAMES: Final = word_set(
+    """bk blk block blockdim blocks blocksize bm bn chunk chunks chunksize cluster clusters config configs cta ctas
+    elems fragment fragments grid griddim group items lane lanes microtile microtiles nthreads numstages
+    numthreads numwarps nwarps pipeline program programs smem stage stages subtile subtiles thread
+    threadblock threadblocks threads tile tiles tilesize tiling tk tm tn unroll unrolled unrolling vec
+    vector warp warps wk wm wn worker workgroup"""
 )
-_METHODS: Final = word_set("""float2 float4 float8 half2 int2 int4 uint2 uint4 ldg wmma wgmma mma ldmatrix cp tma
-    evict pass phase kernel level tensor shfl shuffle shuffles grid fp8 fp32 float16 bfloat16 float32 half
-    reduction reductions primitives shared double buffer buffering buffered vectorized vectorised fma avx avx2
-    avx512 avx512f
-    mm256 mm512 openmp tf32 fp16 bf16 splitk split streamk stream persistent stride softmax register unrolling
-    unroll pragma
-    atomicadd tl blocking async asynchronous swizzle swizzling conflict cooperative specialization specialisation""")
-_ADOPTING: Final = word_set("""ll will let lets us going decide decided deciding plan want choose pick use using
-    set go stick sticking stay staying
-    went start starting settle settled settling opt opting final chosen fixed launch adopt take make apply assign
-    split tile
-    load store accumulate process unroll vectorize vectorise employ select define stage keep fix parallelize
-    declare each
-    every one single decision size sizes shape dims dim dimensions width height factor depth i we
-    so ok okay thus hence then it""")
+_NUMBERED: Final = word_set(
+    """channel channels column columns element elements float floats halfs item output outputs per pixel pixels
+    programs result results row rows value values"""
+)
+_METHODS: Final = word_set(
+    """async asynchronous atomicadd avx avx2 avx512 avx512f bf16 bfloat16 blocking buffer buffered buffering cache
+    conflict cooperative cp double evict eviction flat float16 float2 float32 float4 float8 fma fp16 fp32
+    fp8 grid half half2 int2 int4 kernel ldg ldmatrix level mm256 mm512 mma openmp pass persistent phase
+    pragma primitives reduction reductions register shared shfl shuffle shuffles softmax specialisation
+    specialization split splitk stream streamk stride swizzle swizzling tensor tf32 tl tma uint2 uint4
+    unroll unrolling vectorised vectorized wgmma wmma"""
+)
+_ADOPTING: Final = word_set(
+    """accumulate adopt apply assign choose chosen decide decided deciding decision declare define depth dim
+    dimensions dims each employ every factor final fix fixed go going height hence i it keep launch let lets
+    ll load make ok okay one opt opting parallelize pick plan process select set settle settled settling
+    shape single size sizes so split stage start starting stay staying stick sticking store take then thus
+    tile unroll us use using vectorise vectorize want we went width will"""
+)
 VOCABULARY: Final = _NAMES | _METHODS
 """Unless it holds one of these words, or an equals sign, a text commits to nothing."""
 _DIGIT = re.compile(r"\d|two |four |eight |sixteen ")
@@ -155,6 +161,8 @@ class Decisions:
         self._values: dict[str, str] = {}
         self._waiting: list[Commitment] = []
         self._left = 0  # characters of lookahead that the waiting ones still have
+        self._names: frozenset[str] = frozenset()  # bound by the last list item that bound any
+        self._named_at = 0  # where that was, in characters of the trace
 
     @property
     def waiting(self) -> int:
@@ -165,10 +173,26 @@ class Decisions:
         """Read a sentence that begins at ``start``. Returns the commitments that are final now."""
         final = self.following(low) if self._waiting else []
         found = self._commitment(unit, low, words, start, place=place)
-        if found is not None:
-            self._waiting.append(found)
-            self._left = LOOKAHEAD
+        if found is None:
+            return final
+        if place in (Place.ITEM, Place.PLAN) and self._is_one_of_several(found, final):
+            return []
+        self._waiting.append(found)
+        self._left = LOOKAHEAD
         return final
+
+    def _is_one_of_several(self, found: Commitment, final: list[Commitment]) -> bool:
+        """Does the item bind the very names, two or more, that the item before it bound? Then both are alternatives."""
+        names = frozenset(name for name, _ in found.items)
+        near = found.end - self._named_at <= LOOKAHEAD
+        again = near and len(names) > 1 and names == self._names
+        self._names, self._named_at = names, found.end
+        if again:
+            for made in final:
+                for name, value in made.items:
+                    if self._values.get(name) == value:
+                        del self._values[name]
+        return again
 
     def following(self, low: str) -> list[Commitment]:
         """``low`` follows what waits: withdraw it, or return it as final. Blank text and "Hmm." decide nothing
@@ -231,7 +255,7 @@ def _sites(text: str, words: list[bytes]) -> list[Site]:
         if "=" in text or ((":" in text or "#define" in text) and named):
             for match in _ASSIGNED.finditer(text):
                 chain = _CHAIN.search(text, max(0, match.start() - 60), match.start())
-                if _DESIGN.search(name := (chain or match)[1] or match[2]) and match[3] != "0":
+                if _DESIGN.search(name := (chain or match)[1] or match[2]) and _single(match[3]):
                     sites.append(Site(match.start(), match.end(), _key(name), _digits(match[3]), assignment=True))
         if "_" in text:
             sites += [
@@ -241,7 +265,9 @@ def _sites(text: str, words: list[bytes]) -> list[Site]:
             ]
         if named:
             sites += [
-                Site(m.start(), m.end(), _key(m[1]), _digits(m[2]), assignment=True) for m in _NAMED.finditer(text)
+                Site(m.start(), m.end(), _key(m[1]), _digits(m[2]), assignment=True)
+                for m in _NAMED.finditer(text)
+                if _single(m[2])
             ]
         if named or not _NUMBERED.isdisjoint(words):
             sites += [Site(m.start(), m.end(), _key(m[2]), _digits(m[1])) for m in _COUNTED.finditer(text)]
@@ -256,7 +282,7 @@ def _sites(text: str, words: list[bytes]) -> list[Site]:
     if "=" in text:
         sites += [Site(m.start(1), m.end(), _key(m[1]), m[2], technique=True) for m in _SET.finditer(text)]
         for match in _SYMBOLIC.finditer(text):
-            if _DESIGN.search(match[1]) and "_per_" not in match[1]:
+            if _PARAMETER.match(match[1]):
                 sites.append(Site(match.start(), match.end(), _key(match[1]), match[2], technique=True))
     if "/b" in text:
         sites += [Site(m.start(), m.end(), "tile", m[0], assignment=True) for m in _COMPACT.finditer(text)]
@@ -264,6 +290,11 @@ def _sites(text: str, words: list[bytes]) -> list[Site]:
         sites += [Site(m.start(), m.end(), _key(m[1]), "", technique=True) for m in _TECHNIQUE.finditer(text)]
         sites += [Site(m.start(1), m.end(), m[1], "", technique=True) for m in _PRECISION.finditer(text)]
     return [site for site in sites if not _is_alternative(text, site)]
+
+
+def _single(value: str) -> bool:
+    """One value: neither 0, which is an index, nor several without brackets, which are alternatives."""
+    return value != "0" and ("," not in value or value[0] in "([{d")
 
 
 def _is_alternative(text: str, site: Site) -> bool:

@@ -12,38 +12,15 @@ from typing import Final
 
 from specgen.controller.triggers import decisions, phrases
 from specgen.controller.triggers.bodies import Bodies
-from specgen.controller.triggers.clauses import Place
 from specgen.controller.triggers.decisions import Commitment, Decisions, plain
 from specgen.controller.triggers.fences import Fences
+from specgen.controller.triggers.places import Place, Places
 from specgen.controller.triggers.triton import Triton
-from specgen.controller.triggers.units import Units, last_unit, word_set, words
+from specgen.controller.triggers.units import Units, word_set, words
 from specgen.types import Trigger, TriggerClass
 
 ALL: Final = (TriggerClass.DECISION, TriggerClass.FENCE, TriggerClass.KERNEL_BODY, TriggerClass.PHRASE)
 
-_ITEM = re.compile(r"[ \t>]*(?:[-*+\u2022]|\(?\d{1,2}[.)]|\([a-z]\))[ \t]+\S")
-_NOT_A_PLAN = re.compile(
-    r"\b(?:options?|alternatives?|possib\w+|consider\w*|could|candidates?|ideas?|questions?|previous|reference"
-    r"|hardware|facts?"
-    r"|specs?|compar\w+|attempts?|tried|trade-?offs?|might|maybe|constraints?|limits?|problem|the given|profil\w+"
-    r"|feedback"
-    r"|choices are|choose between|history|results?|analysis|existing|baseline|would|should|needs? to|either|uses"
-    r"|can\b(?! choose| pick| use| set)|summar\w+|findings|understand|analy[sz]\w+|think|check|count|estimate"
-    r"|comput(?:e|ing)"
-    r"|what if|if|calculate|recall|note|see|look at|currently|issues?|why|because)\b"
-)
-
-_NUMBERED = re.compile(
-    r"\b(?:few|several|multiple|various|common|typical|usual|standard|i want)\b|^\W*or\b"
-    r"|\b(?:config\w*|approach|option|version|variant|strategy|case|idea) ?(?:\d|[a-d]\b)"
-)
-_PLAN_HEAD = re.compile(
-    r"\b(?:plan|strategy|approach|design|config\w*|parameters?|params|settings?|choices?|choose|decisions?|setup"
-    r"|tiling"
-    r"|going to|layout|structure|implementation|optimi[sz]ations?|changes|improvements?|steps|go(?:ing)? with|i'll"
-    r"|i will|we'll"
-    r"|let me|let's|start with|final)\b"
-)
 _HOT_CODE = re.compile(r"```|~~~|__global__|@triton|::tensor|[(,]\n")
 _OPENS = ("(\n", ",\n")  # a line after which a signature may go on
 _KERNEL_WORDS = word_set("global triton tensor")
@@ -60,25 +37,6 @@ def _matters(low: str) -> bool:
     return decisions.matters(found, low) or phrases.matters(found, low) or not _KERNEL_WORDS.isdisjoint(found)
 
 
-_NOT_NESTED: Final = (-1, Place.PROSE)
-
-
-def _indent(line: str) -> int:
-    return len(line) - len(line.lstrip(" \t>"))
-
-
-def _heads_nested(unit: str) -> bool:
-    """Does an item end so that the items under it are its own?"""
-    return unit.rstrip(" *_\t\n").endswith(":")
-
-
-def _headed_by(low: str) -> Place:
-    """What the items of a list after this lower-cased sentence are."""
-    if _NOT_A_PLAN.search(low) or _NUMBERED.search(low):
-        return Place.OPTION
-    return Place.PLAN if _PLAN_HEAD.search(low) else Place.ITEM
-
-
 class TriggerParser:
     """Finds triggers in a reasoning trace that arrives in pieces.
 
@@ -90,12 +48,9 @@ class TriggerParser:
         self._classes = frozenset(TriggerClass(name) for name in classes)
         self._units = Units()
         self._fences, self._bodies, self._triton, self._decisions = Fences(), Bodies(), Triton(), Decisions()
+        self._places = Places()
         self._at = 0  # characters of the trace in the units taken
         self._line_start = True
-        self._place = Place.PROSE  # of the line
-        self._item, self._indent = False, 0  # is the line an item of a list, and how far in
-        self._items = Place.ITEM  # what an item of a list here would be
-        self._nested = _NOT_NESTED  # the same of items further in than this, under an item that heads them
         self._out: list[Trigger] = []
 
     def feed(self, text: str) -> list[Trigger]:
@@ -149,7 +104,7 @@ class TriggerParser:
         if fenced:
             self._fences.content(text)
         else:
-            self._place_skipped(text, low)
+            self._places.skip(text, low, line_start=self._line_start)
         self._at += len(text)
         self._line_start = True
 
@@ -165,15 +120,14 @@ class TriggerParser:
         if self._code or "__global__" in unit or "Tensor" in unit or "@triton" in unit or unit[-2:] in _OPENS:
             self._kernels(unit, start, fenced=fenced)
         if not fenced and not self._bodies.in_body and not self._triton.active:
-            self._locate(unit, low, line_start=line_start)
-            self._prose(unit, low, start, line_start=line_start)
+            self._prose(unit, low, start, self._places.take(unit, low, line_start=line_start))
 
     def _fence(self, unit: str, low: str, start: int, *, line_start: bool) -> bool:
         edge = self._fences.edge(unit, line_start=line_start)
         if edge is None:
             return False
         if edge.opens and not line_start:
-            self._prose(unit, low, start, line_start=line_start)
+            self._prose(unit, low, start, Place.PROSE if line_start else Place.WITHIN)
         self._fire_decisions(self._decisions.settle())
         self._bodies.abandon()
         if (done := self._triton.close()) is not None:
@@ -193,54 +147,10 @@ class TriggerParser:
                 self._fire_decisions(self._decisions.settle())
                 self._fire(TriggerClass.KERNEL_BODY, start + end, text)
 
-    def _prose(self, unit: str, low: str, start: int, *, line_start: bool) -> None:
+    def _prose(self, unit: str, low: str, start: int, place: Place) -> None:
         found = words(low)
         if self._decisions.waiting or decisions.matters(found, low):
-            place = Place.WITHIN if self._place is Place.PROSE and not line_start else self._place
             final = self._decisions.sentence(unit, plain(low), found, start, place=place)
             self._fire_decisions(final)
-        if phrases.matters(found, low) and (place := phrases.find(plain(low))) is not None:
-            self._fire(TriggerClass.PHRASE, start + place[1], unit[place[0] : place[1]].strip())
-
-    def _locate(self, unit: str, low: str, *, line_start: bool) -> None:
-        """Is the line, of which a unit is given, an item of a list, or may it head one? Its last sentence says so."""
-        if line_start:
-            self._indent = _indent(unit)
-            self._item = _ITEM.match(unit) is not None
-            if self._item and self._indent <= self._nested[0]:
-                self._nested = _NOT_NESTED
-            self._place = Place.PROSE
-            if self._item:
-                self._place = self._items
-                if self._nested is not _NOT_NESTED and not (
-                    self._nested[1] is Place.ITEM and self._items is Place.PLAN
-                ):
-                    self._place = self._nested[1]
-        if unit.isspace():
-            return
-        if self._item:
-            if _heads_nested(unit):
-                self._nested = self._indent, _headed_by(low)
-        elif not self._indent:
-            self._items, self._nested = _headed_by(low), _NOT_NESTED
-
-    def _place_skipped(self, text: str, low: str) -> None:
-        """The same for many whole lines: the last one that is no item decides, and the items behind it."""
-        end, least = len(text), 1 << 30  # the least indent of the items behind
-        nested = None
-        while end > 0:
-            begin = text.rfind("\n", 0, end - 1) + 1
-            line = text[begin:end]
-            first = begin > 0 or self._line_start
-            indent = _indent(line) if first else self._indent
-            if not line.isspace():
-                if _ITEM.match(line) if first else self._item:
-                    if nested is None and indent < least and _heads_nested(line):
-                        nested = indent, _headed_by(last_unit(low[begin:end]))
-                    least = min(least, indent)
-                elif not indent:
-                    self._items, self._nested = _headed_by(last_unit(low[begin:end])), nested or _NOT_NESTED
-                    return
-            end = begin
-        if nested is not None or least <= self._nested[0]:
-            self._nested = nested or _NOT_NESTED
+        if phrases.matters(found, low) and (span := phrases.find(plain(low))) is not None:
+            self._fire(TriggerClass.PHRASE, start + span[1], unit[span[0] : span[1]].strip())

@@ -61,6 +61,7 @@ _ACT = re.compile(
     r"|up )?(?:it|this|the"
     rf"(?:\s[\w+#'/-]+){{0,3}}?\s{_OBJECT})\b)"
 )
+_TO_LOOK = re.compile(r"\s+to (?:print|log|debug|check|test|measure|time|profile|return|verify)\b")
 _ELSEWHERE = re.compile(r"\b(?:and|with|by|about|whether|how|what|in|to|so|then|using|via)\b")
 _HERE = re.compile(
     r"\b(?:here is|here's|here are|below is|here comes)\s+(?:the|my|a|an|our)\s+(?:[\w+#'/-]+\s+){0,4}?"
@@ -83,7 +84,8 @@ _PLAN = re.compile(
     rf"(?:kernel|code|implementation|version|answer|solution|design|structure){_ENDS}"
     rf"|{_LINE}(?:the\s+|this\s+)?{_KIND}(?:design|implementation|algorithm){_ENDS}"
     rf"|{_LINE}(?:the |this )?(?:approach|kernel code|kernel|code){_ENDS}"
-    r"|\b(?:my|the|new) plan(?: now)?(?: is)?:|^#{1,6}\s(?:[\w-]+\s){0,3}plan\s*\Z"
+    r"|\b(?:my|the|our) (?:approach|strategy|design|structure|layout) is\s?:\s*\Z|\b(?:my|the"
+    r"|new) plan(?: now)?(?: is)?:|^#{1,6}\s(?:[\w-]+\s){0,3}plan\s*\Z"
 )
 _PLAN_VETO = re.compile(
     r"\b(?:think|thinking|consider\w*|look|check|understand|see|review|analy[sz]e|reconsider|rethink|figure"
@@ -142,7 +144,11 @@ def _act(low: str) -> tuple[int, int] | None:
             continue  # the object belongs to another verb: "simplify and follow the code"
         if match["rest"]:
             words = _ELSEWHERE.split(match["rest"])[0]
-        if re.search(rf"\b{_NOT_THIS}\b", words) or re.match(rf"\s+(?:\w+\s+)?{_NOT_THIS}\b", low[match.end() :]):
+        if (
+            _TO_LOOK.match(low, match.end())
+            or re.search(rf"\b{_NOT_THIS}\b", words)
+            or re.match(rf"\s+(?:\w+\s+)?{_NOT_THIS}\b", low[match.end() :])
+        ):
             continue
         return match.start(), match.end("always") if match["always"] else match.end()
     return None
