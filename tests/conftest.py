@@ -16,6 +16,9 @@ import redis
 from specgen.errors import SpecGenError
 from specgen.runtime.valkey import Valkey
 
+# a second build by stock takes half a minute; tests/evaluation/test_second_opinion.py asks for it itself
+os.environ.setdefault("SPECGEN_EVALUATION__AUDIT_RATE", "0")
+
 
 def lacking(what: str, why: object) -> None:
     """Skip here, fail in CI."""

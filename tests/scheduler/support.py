@@ -59,6 +59,7 @@ class WorkerProcess:
         self.log = home / f"{uuid.uuid4().hex[:6]}.log"
         variables = {k: v for k, v in os.environ.items() if not k.startswith("SPECGEN_")}
         variables |= {"SPECGEN_REDIS_URL": redis_url, "SPECGEN_HOME": str(home)}
+        variables |= {"SPECGEN_EVALUATION__AUDIT_RATE": "0"}
         variables |= {"SPECGEN_CELL": "benchmarks.sleep_cell:SleepCell", "OMP_NUM_THREADS": "1", **env}
         with self.log.open("wb") as out:
             self.process = subprocess.Popen(
