@@ -73,6 +73,53 @@ def test_talk_about_a_value_is_no_commitment(text: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("text", "count"),
+    [
+        ("My plan:\n\n1. 8 warps per block\n2. shared memory for the rows\n", 2),
+        ("What the profile says:\n- 8 warps per block\n- shared memory for the rows\n", 0),
+        ("The plan:\n- the tile:\n  - BM = 64, BN = 32\n- the rest is easy\n", 1),
+        ("The issues are:\n- the tile:\n  - should it be larger:\n    - BM = 64\n", 0),
+        ("Let me use these:\n- BM = 64, BN = 128\n- BM = 32, BN = 256\n", 0),
+        ("Here's the design:\n- Grid: (cdiv(N, BLOCK),)\n- one block per row\n", 2),
+    ],
+)
+def test_the_line_over_a_list_says_what_its_items_are(text: str, count: int) -> None:
+    assert len(parse(text, "decision")) == count
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "The design:\n- 3 stages: 3 * 16 KB = 48 KB\n",
+        "With BLOCK_N = 64, each warp reads 64 bytes. ",
+        "For N = 4096, grid = 8 blocks. ",
+        "The tile: 32x64 (4 warps along M, wait, that is 8 warps). ",
+        "Let me also consider a different shape: use 64x64 tiles. ",
+        "Or use BLOCK_N = 32. ",
+        "Now BLOCK_M: 64, 128 and so on. ",
+        "Warp 3 is at (tile=0, lane=3). ",
+    ],
+)
+def test_estimates_cases_and_indices_are_no_commitment(text: str) -> None:
+    assert parse(text, "decision") == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Let me try BLOCK_N = 64. ",
+        "I'll use one block per (row, head) pair. ",
+        "Let me accumulate in fp32. ",
+        "Let me try raising num_warps to 8. ",
+        "The plan:\n- BM64/BN128/BK32\n",
+        "Let's set BLOCK_D = next_pow2(D). ",
+    ],
+)
+def test_trials_mappings_precisions_and_symbols_are_commitments(text: str) -> None:
+    assert len(parse(text, "decision")) == 1
+
+
+@pytest.mark.parametrize(
     "withdrawal",
     [
         "Wait, that's too much shared memory. ",
@@ -226,6 +273,18 @@ def test_a_triton_function_fires_at_the_end_of_its_body(frame: str) -> None:
 
 
 @pytest.mark.parametrize(
+    "text",
+    [
+        TRITON.replace("tl.store(x_ptr + o, x + 1)", "...") + "\n\nNext.\n",
+        TRITON.replace("x_ptr, n,", "x_ptr, ...,") + "\n\nNext.\n",
+        "__global__ void k(float* x) {\n    x[0] = 1.0f;\n    ...\n}\n",
+    ],
+)
+def test_a_body_with_an_elision_is_not_complete(text: str) -> None:
+    assert parse(text, "kernel_body") == []
+
+
+@pytest.mark.parametrize(
     "text", [TRITON + "\n", "@triton.jit\ndef k(x):\n    ...\n\nNext.\n", "Use @triton.jit there.\n"]
 )
 def test_what_is_no_complete_triton_function(text: str) -> None:
@@ -255,6 +314,12 @@ def test_prose_after_an_unbalanced_body_is_read_again() -> None:
         "**Implementation plan:**\n",
         "Let’s code this up.",
         "Let me put everything together.",
+        "OK, writing the final kernel.",
+        "Let me not overthink it and just write the code.",
+        "Let me now focus on writing the solution.",
+        "Let me revise the kernel:",
+        "### Detailed Plan\n",
+        "So my final answer is:",
     ],
 )
 def test_announcements_fire(text: str) -> None:
@@ -276,6 +341,11 @@ def test_announcements_fire(text: str) -> None:
         "I need to implement the kernel.",
         "Here is the reference code:",
         "Let me not write the kernel yet.",
+        "Let me think about the implementation approach:",
+        "In my kernel:",
+        "Let me create the wrapper first.",
+        "Let me simplify and follow the code again.",
+        "Let me update the kernel to print its sizes.",
     ],
 )
 def test_other_talk_of_writing_does_not(text: str) -> None:

@@ -23,7 +23,8 @@ PIECES = [
     "Let me write the kernel", ":", "?", "Options:", "e.g. ",
     "\u0130", "\u00d7", "\u2019", "(",
     ",\n", "a" * 300, "tile " * 90,
-    "if we ", "Hmm. ", "8 warps per block",
+    "if we ", "Hmm. ", "8 warps per block", "The plan:\n", "  - ", "What it says:\n", "BM = 64, BN = 32", "BM64/BN32",
+    "one block per row", "# Plan\n", "BLOCK_D = next(D)", "...\n", "writing", "  ", "tile:\n",
 ]  # fmt: skip
 TEXTS = st.lists(st.sampled_from(PIECES), max_size=40).map("".join)
 TRACES = load(DATA)

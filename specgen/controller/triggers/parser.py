@@ -29,7 +29,7 @@ _VOCABULARY = _KERNEL_WORDS | decisions.VOCABULARY | phrases.VOCABULARY
 
 def _matters(low: str) -> bool:
     """May this lower-cased line of prose hold anything that the four classes look for?"""
-    if "```" in low or "~~~" in low or "=" in low or low[-2:] in _OPENS:
+    if "```" in low or "~~~" in low or "=" in low or "/b" in low or low[-2:] in _OPENS:
         return True
     found = words(low)
     if _VOCABULARY.isdisjoint(found):
@@ -63,7 +63,7 @@ class TriggerParser:
                 break
             self._take(*unit)
         wait = self._decisions.waiting
-        if wait and len(ahead := self._units.rest(wait)[1]) >= wait:
+        if wait and not self._code and len(ahead := self._units.rest(wait)[1]) >= wait:
             self._fire_decisions(self._decisions.following(ahead))
         return self._flush()
 
@@ -119,7 +119,11 @@ class TriggerParser:
             self._fences.content(unit)
         if self._code or "__global__" in unit or "Tensor" in unit or "@triton" in unit or unit[-2:] in _OPENS:
             self._kernels(unit, start, fenced=fenced)
-        if not fenced and not self._bodies.in_body and not self._triton.active:
+        if fenced:
+            return
+        if self._bodies.in_body or self._triton.active:
+            self._fire_decisions(self._decisions.settle())  # code withdraws nothing
+        else:
             self._prose(unit, low, start, self._places.take(unit, low, line_start=line_start))
 
     def _fence(self, unit: str, low: str, start: int, *, line_start: bool) -> bool:

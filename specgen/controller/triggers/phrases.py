@@ -125,7 +125,7 @@ def matters(words: list[bytes], low: str) -> bool:
     """May a sentence or line with these words announce anything? Cheap, and never wrongly no."""
     if not _VERBS.isdisjoint(words) and not _CUES.isdisjoint(words):
         return True
-    return not _HEADS.isdisjoint(words) and (not _HERE_CUES.isdisjoint(words) or ":" in low or low[0] == "#")
+    return not _HEADS.isdisjoint(words) and (not _HERE_CUES.isdisjoint(words) or ":" in low or "#" in low)
 
 
 def find(low: str) -> tuple[int, int] | None:
