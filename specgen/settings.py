@@ -24,6 +24,8 @@ from pydantic_settings import (
 from specgen.errors import SettingsError
 from specgen.types import Usage
 
+TriggerName = Literal["decision", "fence", "kernel_body", "phrase"]
+
 
 class Group(BaseModel):
     """A nested group of settings; unknown names are refused."""
@@ -39,7 +41,7 @@ class ForkPolicy(Group):
     max_k: int = 2  # forks per trigger
     idle_after_s: float = 2.0  # a device idle that long launches a fork
     min_prefix_chars: int = 0
-    classes: tuple[str, ...] = ("decision", "fence", "kernel_body", "phrase")
+    classes: tuple[TriggerName, ...] = ("decision", "fence", "kernel_body", "phrase")
 
     @classmethod
     def paper(cls) -> ForkPolicy:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import pytest
+from pydantic import ValidationError
 
 from specgen.controller.triggers import TriggerParser
+from specgen.settings import ForkPolicy
 from specgen.types import Trigger, TriggerClass
 
 
@@ -367,3 +369,11 @@ def test_the_matched_words_are_short() -> None:
     name = "k" * 900
     (found,) = parse(KERNEL.replace("void k", f"void {name}") + "\n")
     assert len(found.text) <= 200
+
+
+def test_a_class_that_does_not_exist_is_refused_by_the_settings_and_by_the_parser() -> None:
+    with pytest.raises(ValidationError, match="kernel_body"):
+        ForkPolicy.model_validate({"classes": ["decisions"]})
+    with pytest.raises(ValueError, match="decisions"):
+        TriggerParser(["decisions"])
+    assert ForkPolicy.model_validate({"classes": ["phrase"]}).classes == ("phrase",)

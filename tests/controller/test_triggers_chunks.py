@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from benchmarks.trigger_corpus import Trace
 from benchmarks.triggers import DATA, load
 from specgen.controller.triggers import TriggerParser
 from specgen.controller.triggers.units import MAX_UNIT
@@ -54,7 +55,7 @@ def test_pieces_of_one_size_give_the_same_triggers(text: str, size: int) -> None
 
 @pytest.mark.parametrize("trace", TRACES, ids=lambda trace: trace.name)
 @pytest.mark.parametrize("size", [1, 5, 100])
-def test_labelled_traces_in_pieces(trace, size: int) -> None:
+def test_labelled_traces_in_pieces(trace: Trace, size: int) -> None:
     pieces = [trace.text[at : at + size] for at in range(0, len(trace.text), size)]
     found = parse(pieces)
     assert found == parse([trace.text])

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -22,7 +23,7 @@ PAGE = (
 )
 
 
-def reference(**changes: object) -> Reference:
+def reference(**changes: Any) -> Reference:
     digest = hashlib.sha256(REASONING.encode()).hexdigest()
     row = Reference(
         id="T0", half="tuning", repository="someone/traces", commit="0" * 40, path="run.html", block=1, sha256=digest,
