@@ -7,10 +7,13 @@ are never blamed on the candidate. The order of steps is docs/evaluation.md's. N
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import time
 from typing import Any
+
+import torch
 
 from specgen.evaluation.assess import Assessment
 from specgen.evaluation.environment import describe_environment
@@ -31,6 +34,7 @@ def serve(bench: Bench) -> int:
     try:
         peer.hello(_START_LIMIT_S)
         send_frame(bench.worker, json.dumps({"ready": True}).encode())
+        _warm(bench)
     except Verdict as verdict:
         broken = verdict
     try:
@@ -40,6 +44,15 @@ def serve(bench: Bench) -> int:
     result = judge(bench, peer, request, broken)
     send_frame(bench.worker, b'{"result": ' + result.model_dump_json().encode() + b"}")
     return 0
+
+
+def _warm(bench: Bench) -> None:
+    """A GPU's context and its library of products, while nobody waits. What fails here fails again, and with words, in
+    the judgement."""
+    if bench.spec.backend == "cuda" and not bench.spec.only_build:
+        with contextlib.suppress(RuntimeError, AssertionError):
+            torch.mm(*(torch.ones(8, 8, device="cuda") for _ in range(2)))
+            torch.cuda.synchronize()
 
 
 def judge(bench: Bench, peer: Peer, request: EvaluationRequest, broken: Verdict | None = None) -> EvaluationResult:
