@@ -6,6 +6,7 @@ Standard library only: its text becomes part of a candidate. It knows what a can
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import glob
 import os
 import re
@@ -20,13 +21,14 @@ _REGION = 64 << 20  # of memory
 def search(roots: list[str], skipped: list[str], sockets: list[str], ports: list[int]) -> dict[str, list[str]]:
     """Where canaries were found, by kind. ``roots`` are walked but for ``skipped``; the services are also tried at the
     addresses that they have on the host."""
+    memory = _memory()  # first: later it holds what was read
     files, found_sockets = _files(roots, skipped)
     return {
         "environment": [name for name, value in os.environ.items() if CANARY.search(os.fsencode(value))],
         "processes": _processes(),
         "descriptors": _readable(glob.glob("/proc/self/fd/*")),
         "files": files,
-        "memory": _memory(),
+        "memory": memory,
         "unix sockets": [path for path in {*sockets, *found_sockets} if _asked(path)],
         "ports": [str(port) for port in {*ports, *_listening()} if _asked(port)],
     }
@@ -36,7 +38,10 @@ def _read(path: str, limit: int = _LARGEST) -> bytes:
     with contextlib.suppress(OSError):
         fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY)
         try:
-            return os.read(fd, limit)
+            said = b""
+            while len(said) < limit and (part := os.read(fd, limit - len(said))):
+                said += part
+            return said
         finally:
             os.close(fd)
     return b""
@@ -81,16 +86,11 @@ def _files(roots: list[str], skipped: list[str]) -> tuple[list[str], list[str]]:
 def _memory() -> list[str]:
     """What the process itself holds: left there by whoever started it."""
     found = []
-    with open("/proc/self/maps") as maps, open("/proc/self/mem", "rb", 0) as memory:
-        for line in maps.read().splitlines():
-            words = line.split()
-            start, end = (int(word, 16) for word in words[0].split("-"))
-            if not words[1].startswith("rw") or end - start > _REGION:
-                continue
-            with contextlib.suppress(OSError, ValueError):
-                memory.seek(start)
-                if CANARY.search(memory.read(end - start)):
-                    found.append(line[:100])
+    for line in _read("/proc/self/maps", 1 << 22).decode().splitlines():
+        words = line.split()
+        start, end = (int(word, 16) for word in words[0].split("-"))
+        if words[1].startswith("rw") and end - start <= _REGION and CANARY.search(ctypes.string_at(start, end - start)):
+            found.append(line[:100])
     return found
 
 
