@@ -6,8 +6,10 @@ Not here: what is asked (`openai_compatible`, `dialects`, `raw`), receiving (`ge
 from __future__ import annotations
 
 import asyncio
+import ssl
 from collections.abc import Awaitable, Callable, Hashable
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Final
 from urllib.parse import urlsplit
 
@@ -40,6 +42,12 @@ class Call:
     shared: Hashable = None  # forks with an equal one may be one request
 
 
+@lru_cache(maxsize=1)
+def _certificates() -> ssl.SSLContext:
+    """Read once a process: it takes tens of milliseconds, in which no stream goes on."""
+    return httpx2.create_ssl_context()
+
+
 def make_client(profile: ModelProfile, *, timeout_s: float | None = None, reuse: bool = True) -> AsyncOpenAI:
     """An SDK client that retries nothing by itself: its retry would pay a whole generation again.
 
@@ -53,7 +61,7 @@ def make_client(profile: ModelProfile, *, timeout_s: float | None = None, reuse:
         api_key=profile.api_key.get_secret_value() or "none",
         max_retries=0,
         timeout=openai.Timeout(timeout_s, connect=_CONNECT_S),
-        http_client=openai.DefaultAsyncHttpxClient(trust_env=not local, limits=limits),
+        http_client=openai.DefaultAsyncHttpxClient(trust_env=not local, limits=limits, verify=_certificates()),
     )
 
 

@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+import jinja2
 import uvicorn
 from starlette.applications import Starlette
 from starlette.requests import Request
@@ -57,6 +58,12 @@ def chunk(finish: str | None = None, usage: dict[str, Any] | None = None, **delt
     return {"id": "x", "object": "chat.completion.chunk", "choices": choices, "usage": usage}
 
 
+def piece(text: str, ids: list[int] | None = None, finish: str | None = None, **more: Any) -> dict[str, Any]:
+    """One event of a raw completion; ``ids`` as vLLM gives them."""
+    choice = {"index": 0, "text": text, "finish_reason": finish, "logprobs": None, "token_ids": ids}
+    return {"id": "x", "object": "text_completion", "created": 1, "model": "m", "choices": [choice], **more}
+
+
 def last(**usage: Any) -> dict[str, Any]:
     """The last event, with the usage."""
     return {"id": "x", "object": "chat.completion.chunk", "choices": [], "usage": usage}
@@ -74,6 +81,8 @@ class ScriptedServer:
         self.models: Any = {"object": "list", "data": [{"id": "m", "object": "model", "owned_by": "vllm"}]}
         self.models_status = 200
         self.key = ""  # empty: any
+        self.template = ""  # a chat template: the server tokenises, a character a token
+        self.slots: list[dict[str, Any]] = []
         self.bodies: list[dict[str, Any]] = []
         self.started = threading.Event()  # a stream's first byte is out
         self.left = threading.Event()  # a client went away
@@ -85,7 +94,12 @@ class ScriptedServer:
             routes=[
                 Route("/v1/models", self._models),
                 Route("/v1/chat/completions", self._chat, methods=["POST"]),
+                Route("/v1/completions", self._chat, methods=["POST"]),
                 Route("/beta/chat/completions", self._chat, methods=["POST"]),
+                Route("/tokenize", self._tokenize, methods=["POST"]),
+                Route("/detokenize", self._detokenize, methods=["POST"]),
+                Route("/apply-template", self._apply, methods=["POST"]),
+                Route("/slots", self._slots),
             ]
         )
 
@@ -99,6 +113,33 @@ class ScriptedServer:
         if isinstance(self.models, str):
             return Response(self.models, media_type="text/html")
         return self._refused(request) or JSONResponse(self.models, self.models_status)
+
+    def _rendered(self, body: dict[str, Any]) -> str:
+        """As vLLM and llama.cpp do: continued from the end of the last message's content."""
+        last = body["messages"][-1]
+        goes_on = last["role"] == "assistant"
+        options = {"add_generation_prompt": not goes_on, **body.get("chat_template_kwargs", {})}
+        text = jinja2.Template(self.template).render(messages=body["messages"], **options)
+        return text[: text.rindex(last["content"].rstrip()) + len(last["content"])] if goes_on else text
+
+    async def _tokenize(self, request: Request) -> Response:
+        if not self.template:
+            return JSONResponse({"error": "no such path"}, 404)
+        body = await request.json()
+        text = self._rendered(body) if "messages" in body else body.get("prompt", body.get("content"))
+        return JSONResponse({"tokens": [ord(letter) for letter in text]})
+
+    async def _detokenize(self, request: Request) -> Response:
+        text = "".join(map(chr, (await request.json())["tokens"]))
+        return JSONResponse({"prompt": text, "content": text})
+
+    async def _apply(self, request: Request) -> Response:
+        if not self.template:
+            return JSONResponse({"error": "no such path"}, 404)
+        return JSONResponse({"prompt": self._rendered(await request.json())})
+
+    async def _slots(self, request: Request) -> Response:
+        return JSONResponse(self.slots)
 
     async def _chat(self, request: Request) -> Response:
         if (refused := self._refused(request)) is not None:

@@ -47,7 +47,8 @@ def test_the_marks_of_each_dialect() -> None:
     assert vllm.extra == {"add_generation_prompt": False, "continue_final_message": True}
     qwen = FORKS["vllm"](prompt, PREFIX, Capabilities("vllm", "m", thinking_off=True))
     assert qwen.extra["chat_template_kwargs"] == {"enable_thinking": False}
-    assert FORKS["llamacpp"](prompt, PREFIX, Capabilities("llamacpp", "m")).messages[0] == {"role": "user", "content": "u"}
+    llamacpp = FORKS["llamacpp"](prompt, PREFIX, Capabilities("llamacpp", "m"))
+    assert llamacpp.messages[0] == {"role": "user", "content": "u"}
 
 
 def test_what_is_opened_is_what_the_controller_expects_to_be_opened() -> None:

@@ -1,0 +1,1 @@
+"""The LLM client on real servers: see `__main__`."""
