@@ -1,8 +1,7 @@
 """Trigger class *decision*: a kernel-design value that the trace commits to (§6.1.1, class 1).
 
 Tile shapes and sizes, block dimensions, work per thread, stages, instructions and methods. Finds the values of a
-sentence, asks `clauses` whether its clause commits to them, and holds the trigger back until the next sentence
-    (at most
+sentence, asks `clauses` whether its clause commits to them, and holds the trigger back until the next sentence (at most
 200 characters of it) has not withdrawn it. A name that already has that value does not fire again.
 """
 
