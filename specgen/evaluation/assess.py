@@ -274,7 +274,7 @@ class Assessment:
     def _watch(self, timed: TimedRuns, work: Work, mean_ms: float) -> None:
         """Look once more what is called, now that the candidate has been timed, and where its CPU time goes."""
         compiled = sampler.library(Path(self.bench.spec.cache_root)) if self.backend == "cpu" else None
-        fds = [memory_file_of(compiled)] if compiled else []
+        fds = [memory_file_of(compiled, sampler.MEMORY)] if compiled else []
         start = processes.cpu_s(self.peer.pid)
         try:
             answer = self.peer.ask("watch_calls", 60.0, fds, slot=timed.slots[0].number, seed=fresh_seed())

@@ -21,6 +21,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+MEMORY = "specgen-sampler"  # the name of the memory file it is loaded from; JIT compilers use such files too
 SAMPLES = 40  # of one look; at a tick of 4 ms that is 0.16 s
 _TICK_US = 1000  # asked for; the kernel's tick is what one gets
 _LIMIT_RUNS = 20_000
@@ -92,7 +93,7 @@ class Sampler:
             return "own"
         if _SYSTEM.search(path):
             return "system"
-        if _PYTHON.search(path) or "memfd:" in path or (self._glue and path.startswith(self._glue)):
+        if _PYTHON.search(path) or f"memfd:{MEMORY}" in path or (self._glue and path.startswith(self._glue)):
             return "python"
         return "foreign"
 
