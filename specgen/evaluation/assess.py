@@ -281,7 +281,10 @@ class Assessment:
         finally:
             close_all(fds)
         calls, samples, runs = answer.get("calls"), answer.get("samples"), answer.get("runs")
-        self.labels.update(integrity.check_calls(calls if isinstance(calls, dict) else {}, self.builds, work.kinds))
+        calls = calls if isinstance(calls, dict) else {}
+        if not calls.get("own") and calls.get("replays") and self.backend == "cuda":
+            calls["own"] = calls["replays"]  # a graph of what was called when it was captured
+        self.labels.update(integrity.check_calls(calls, self.builds, work.kinds))
         if compiled and isinstance(samples, dict):
             integrity.check_time_in(samples)
             self.notes["samples"] = ", ".join(f"{kind} {count}" for kind, count in sorted(samples.items()))[:200]

@@ -6,9 +6,10 @@ Runs inside the candidate's process during one untimed trial, so it informs (lab
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -90,8 +91,11 @@ class Audit:
         self.names |= {path.rsplit("/", 1)[-1].removesuffix(".so") for path in self.libraries}
         self.operators = OperatorLog(tell)
         self.own = 0
+        self.replays = 0
+        self._launches = contextlib.ExitStack()
 
     def __enter__(self) -> None:
+        self._launches.enter_context(_triton_launches(self._launched))
         self.operators.__enter__()  # type: ignore[no-untyped-call]
         sys.setprofile(self._profile)
 
@@ -100,10 +104,18 @@ class Audit:
     ) -> None:
         sys.setprofile(None)
         self.operators.__exit__(kind, error, trace)  # type: ignore[no-untyped-call]
+        self._launches.close()
+
+    def _launched(self) -> None:
+        self.own += 1
 
     def _profile(self, _frame: FrameType, event: str, arg: Any) -> None:
-        if event == "c_call" and self._is_own(arg):
+        if event != "c_call":
+            return
+        if self._is_own(arg):
             self.own += 1
+        elif getattr(arg, "__name__", "") == "replay" and type(getattr(arg, "__self__", None)).__name__ == "CUDAGraph":
+            self.replays += 1
 
     def _is_own(self, function: Any) -> bool:
         owner = getattr(function, "__self__", None)
@@ -114,9 +126,30 @@ class Audit:
         )
 
     def report(self) -> dict[str, Any]:
-        """Own calls, operators by signature and work by kind (at most 200 each)."""
+        """Own calls, graphs replayed, operators by signature and work by kind (at most 200 each)."""
         return {
             "own": self.own + self.operators.foreign,
+            "replays": self.replays,
             "operators": dict(self.operators.seen.most_common(200)),
             "work": dict(self.operators.work.most_common(200)),
         }
+
+
+@contextlib.contextmanager
+def _triton_launches(launched: Callable[[], None]) -> Iterator[None]:
+    """Inside, every launch of a Triton kernel is told. Triton is not imported where the candidate has not done it."""
+    jit = getattr(sys.modules.get("triton.runtime.jit"), "JITFunction", None)
+    if jit is None:
+        yield
+        return
+    original = jit.run
+
+    def run(self: Any, *args: Any, **kwargs: Any) -> Any:
+        launched()
+        return original(self, *args, **kwargs)
+
+    jit.run = run
+    try:
+        yield
+    finally:
+        jit.run = original

@@ -34,9 +34,9 @@ def check_calls(calls: Message, builds: list[str], reference: dict[str, float]) 
     kind of work that the reference does (:func:`specgen.evaluation.audit.work_of`), so that own kernels did none.
     """
     own, work, seen = calls.get("own"), calls.get("work"), calls.get("operators")
-    if not builds:
-        raise rejected("library_only", "0 own kernels built", "the work must be done by kernels of your own")
     if type(own) is not int or own <= 0:
+        if not builds:
+            raise rejected("library_only", "0 own kernels built", "the work must be done by kernels of your own")
         raise rejected("library_only", "0 calls of own kernels", "forward never called what the file built")
     done = {str(kind): _amount(value) for kind, value in work.items()} if isinstance(work, dict) else {}
     repeated = [kind for kind, amount in reference.items() if done.get(kind, 0.0) >= _REPEATED * amount]
