@@ -74,7 +74,7 @@ class Assessment:
         marks = [self.started]
         if self.backend == "cpu":  # a GPU's runs are not timed by the process's CPU clock
             self.cost_ms = message_cost_ms(self.peer)
-            self.fetch_ms = fetch_cost_ms(self.peer)
+        self.fetch_ms = fetch_cost_ms(self.peer, wall=self.backend == "cuda")
         reference, trials, work = self._load(self._prepare)
         marks.append(time.monotonic())
         self._construct(reference)
@@ -364,7 +364,7 @@ class Assessment:
             "clock_gap_ms": statistics.median(window.gap_ms),
             "asleep_ms": statistics.median(window.asleep_ms),
             "outside_cpu_ms": window.outside_cpu_ms,
-            "fetch_cpu_ms": statistics.median(window.fetch_cpu_ms),
+            "fetch_ms": statistics.median(window.fetch_ms),
             "fetch_rehearsed_ms": self.fetch_ms,
             "fetch_allowed_ms": window.fetch_allowed_ms,
         } | window.counted

@@ -38,6 +38,8 @@ from specgen.evaluation.wire import close_all
 from specgen.types import Status, Timing
 
 _SLACK_MS = 0.1  # what waking up and answering costs at most beyond the calibrated cost of a message
+_HANDING = 1.35  # copies' worth of CPU time: copying an output, and giving its memory back
+_FETCH_ALLOWED = {"cpu": (1.75, 0.1), "cuda": (3.0, 0.5)}  # times what it should cost, and milliseconds
 _BURST = 30  # runs in a row by the judge's wall clock, on a GPU
 _BURST_SLACK_MS = 0.02  # what it may differ by from the mean of single runs, and the share of that mean
 _BURST_SHARE = 0.25
@@ -56,7 +58,7 @@ class Window:
     gap_allowed_ms: float = 0.0  # for the median of those
     outside_cpu_ms: float = 0.0  # candidate's CPU time while it should have been waiting
     outside_wall_ms: float = 0.0
-    fetch_cpu_ms: list[float] = field(default_factory=list)  # candidate's CPU time while it handed outputs over
+    fetch_ms: list[float] = field(default_factory=list)  # while outputs are handed over: CPU time, on a GPU wall time
     counted: dict[str, float | None] = field(default_factory=dict)  # what the device's meter says of those runs
     fetch_allowed_ms: float = 0.0  # for the median of those
 
@@ -88,8 +90,8 @@ def message_cost_ms(peer: Peer, rounds: int = 24) -> float:
     return statistics.median(spent[rounds // 3 :])
 
 
-def fetch_cost_ms(peer: Peer, rounds: int = 12) -> float:
-    """The median CPU time that handing over a small output costs the harness, cold. Before the file is loaded."""
+def fetch_cost_ms(peer: Peer, *, wall: bool = False, rounds: int = 12) -> float:
+    """The median CPU (or wall) time of handing over a small output, cold. Before the file is loaded."""
     spent = []
     eviction = torch.ones(1 << 21)
     small = torch.zeros(64)
@@ -98,9 +100,9 @@ def fetch_cost_ms(peer: Peer, rounds: int = 12) -> float:
     for _ in range(rounds):
         peer.ask("rehearse", 30.0)
         eviction.add_(1)
-        start = processes.cpu_s(peer.pid)
+        start = time.perf_counter() if wall else processes.cpu_s(peer.pid)
         peer.ask("fetch", 30.0, receiver.descriptor(), slot=0, **receiver.fields)
-        spent.append((processes.cpu_s(peer.pid) - start) * 1e3)
+        spent.append(((time.perf_counter() if wall else processes.cpu_s(peer.pid)) - start) * 1e3)
     receiver.close()
     close_all([given.fd])
     return statistics.median(spent[rounds // 3 :])
@@ -202,7 +204,10 @@ class TimedRuns:
 
     def run(self, warmups: int, runs: int) -> Window:
         """Warm up, measure, compare every output. Raises Verdict."""
-        self.window.fetch_allowed_ms = 2 * self.fetch_ms + 3 * self._copy_ms() + 0.1
+        copy_ms = self._copy_ms()
+        self.handing_ms = self.fetch_ms + _HANDING * copy_ms
+        times, more = _FETCH_ALLOWED["cuda" if self.on_gpu else "cpu"]
+        self.window.fetch_allowed_ms = times * (self.fetch_ms + copy_ms) + more
         self.meter = self._meter() if self.metered else None
         gc.collect()
         gc.disable()
@@ -248,11 +253,12 @@ class TimedRuns:
     def _copy_ms(self) -> float:
         value = self.slots[0].trial.expected
         node, _ = describe(value)
-        start = time.process_time()
+        clock = time.perf_counter if self.on_gpu else time.process_time
+        start = clock()
         for to, source in zip(leaves(build(node, self.receiver.memory)), leaves(value), strict=True):
             to.copy_(source)
         settle(self.receiver.place)
-        return (time.process_time() - start) * 1e3
+        return (clock() - start) * 1e3
 
     def _one(self, number: int, *, record: bool) -> None:
         slot = self.slots[number % len(self.slots)]
@@ -274,12 +280,15 @@ class TimedRuns:
             expected, reference_ms = self._reference(slot, seed)
         sleeps = processes.sleeps(self.peer.pid) - sleeps
         end = _Moment.now(self._cpu(), self.peer.pid)
+        asked = time.perf_counter()
         outputs = self._fetch(slot, seed)
-        fetched = self._cpu()
+        handing_ms = (time.perf_counter() - asked if self.on_gpu else self._cpu() - end.cpu) * 1e3
         if record:
             window = self.window
             by_judge = (after.cpu - before.cpu) * 1e3 - self.cost_ms
-            lengthened = own_ms if self.on_gpu else max(own_ms, by_judge - _SLACK_MS - 0.1 * own_ms)
+            slack = _SLACK_MS + 0.1 * own_ms
+            late_ms = handing_ms - self.handing_ms  # work done when outputs are asked for belongs to the run
+            lengthened = own_ms if self.on_gpu else max(own_ms, by_judge - slack, own_ms + late_ms - slack)
             window.candidate_ms.append(lengthened)
             window.reference_ms.append(reference_ms)
             window.gap_ms.append(by_judge - own_ms)
@@ -288,7 +297,7 @@ class TimedRuns:
             window.sleeps.append(sleeps)
             window.outside_cpu_ms += (before.cpu - begin.cpu + end.cpu - after.cpu) * 1e3
             window.outside_wall_ms += (before.wall - begin.wall + end.wall - after.wall) * 1e3
-            window.fetch_cpu_ms.append((fetched - end.cpu) * 1e3)
+            window.fetch_ms.append(handing_ms)
         slot.check()
         self.beside()
         self._compare(outputs, expected, slot, seed, number)

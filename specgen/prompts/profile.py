@@ -41,7 +41,7 @@ COUNTERS: dict[str, tuple[str, str, str]] = {
 OF_THE_JUDGE = frozenset(
     {
         "rss_mb", "involuntary_switches", "message_cost_ms", "wall_mean_ms", "clock_gap_ms", "asleep_ms",
-        "outside_cpu_ms", "fetch_cpu_ms", "fetch_rehearsed_ms", "fetch_allowed_ms",
+        "outside_cpu_ms", "fetch_ms", "fetch_rehearsed_ms", "fetch_allowed_ms",
         "sm_clock_mhz", "sm_clock_min_mhz", "memory_clock_mhz", "temperature_c", "power_w", "slowed_share",
     }
 )  # fmt: skip
