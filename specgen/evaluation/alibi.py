@@ -8,12 +8,12 @@ such look. Not here: processes killed from outside (:mod:`specgen.evaluation.pee
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import shutil
 import subprocess
 import tempfile
-from pathlib import Path
 
 from specgen.evaluation.build.retention import IN_USE
 from specgen.evaluation.verdict import Verdict
@@ -21,42 +21,67 @@ from specgen.types import Status
 
 _NEEDS_LOOK = frozenset({Status.COMPILE_ERROR, Status.LOAD_ERROR, Status.RUNTIME_ERROR, Status.DEVICE_FAULT})
 _KNOWN_GOOD = "#include <vector>\nint main() { std::vector<int> v(3, 1); return int(v.size()) - 3; }\n"
+_NEEDS_COMPILER = frozenset({Status.COMPILE_ERROR, Status.LOAD_ERROR})
 _LIMIT_S = 60.0
+_KNOWN: dict[str, tuple[int, str]] = {}  # inode and fingerprint of support directories, as they were found
+
+
+def remember(support: str) -> None:
+    """In the zygote, once it has a support directory: judges forked from it know it as it was then."""
+    if support:
+        _KNOWN[support] = _inode(support), _fingerprint(support)
+
+
+def renew(support: str) -> bool:
+    """Whether a directory that was remembered must be made or found again. Takes 4 ms.
+
+    It is removed where it is damaged; not where another worker has made it anew.
+    """
+    if support not in _KNOWN or _fingerprint(support) == _KNOWN[support][1]:
+        return False
+    if _inode(support) == _KNOWN[support][0]:
+        shutil.rmtree(support, ignore_errors=True)
+    return True
 
 
 class Alibi:
-    """What the candidate was given, as it was when its judge started. ``support`` may be empty."""
+    """What the candidate was given, as it was when its worker's zygote, or its judge, started."""
 
     def __init__(self, support: str) -> None:
-        self._support = Path(support) if support else None
-        self._before = self._fingerprint()
+        """``support`` may be empty: the stock route."""
+        self._support = support
+        self._before = _KNOWN[support][1] if support in _KNOWN else _fingerprint(support)
 
     def checked(self, verdict: Verdict) -> Verdict:
         """The verdict, or ``infra_error`` with what is broken and what it would have been."""
         if verdict.status not in _NEEDS_LOOK:
             return verdict
-        broken = self.broken(compiler=verdict.status is Status.COMPILE_ERROR)
+        broken = self.broken(compiler=verdict.status in _NEEDS_COMPILER)
         return Verdict(Status.INFRA_ERROR, f"{broken} ({verdict.status} does not count)") if broken else verdict
 
     def broken(self, *, compiler: bool) -> str:
         """What is no longer whole, in words; empty if nothing. A look at the compiler takes 0.2 s."""
-        if self._fingerprint() != self._before:
-            return "the build support was changed or removed during the evaluation"
+        if _fingerprint(self._support) != self._before:
+            return "the build support was changed or removed"
         return _compiler_fault() if compiler else ""
 
-    def _fingerprint(self) -> str:
-        """Of the support's files: names, sizes, times, inodes."""
-        digest = hashlib.sha256()
-        if self._support is not None:
-            for folder, folders, files in os.walk(self._support):
-                folders.sort()
-                for name in sorted(set(files) - {IN_USE}):
-                    try:
-                        found = os.lstat(os.path.join(folder, name))
-                    except OSError:
-                        continue
-                    digest.update(f"{folder}/{name} {found.st_size} {found.st_mtime_ns} {found.st_ino}\n".encode())
-        return digest.hexdigest()
+
+def _inode(support: str) -> int:
+    with contextlib.suppress(OSError):
+        return os.stat(support).st_ino
+    return 0
+
+
+def _fingerprint(support: str) -> str:
+    """Of the files: names, sizes, times, inodes."""
+    digest = hashlib.sha256()
+    for folder, folders, files in os.walk(support) if support else ():
+        folders.sort()
+        for name in sorted(set(files) - {IN_USE}):
+            with contextlib.suppress(OSError):
+                found = os.lstat(os.path.join(folder, name))
+                digest.update(f"{folder}/{name} {found.st_size} {found.st_mtime_ns} {found.st_ino}\n".encode())
+    return digest.hexdigest()
 
 
 def _compiler_fault() -> str:

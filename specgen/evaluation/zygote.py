@@ -50,12 +50,18 @@ def main(argv: list[str]) -> None:
     channel = Channel(socket.socket(fileno=int(argv[0])))
     support, error = _support(argv[1], argv[2])
     _prepare()
+    from specgen.evaluation import alibi
+
+    alibi.remember(support)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # cells are reaped by the kernel
     while True:
         try:
             message, fds = channel.receive()
         except EOFError:
             return
+        if alibi.renew(support):  # removed or damaged under us: every cell from now on would fail
+            support, error = _support(argv[1], argv[2])
+            alibi.remember(support)
         _fork_cell(message, fds, channel, support, error)
         close_all(fds)
 
