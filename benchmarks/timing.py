@@ -26,6 +26,7 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
+from typing import cast
 
 import torch
 
@@ -135,53 +136,67 @@ def _streamer() -> Callable[[], object]:
 
 
 def chain(core: int, support: str) -> bool:
-    """Twice the operations, twice the time; and the CPU clock against others. True if the bars hold."""
-    means = {}
-    for count in CHAIN:
+    """Twice the operations, twice the time: of candidates in windows, and of the stopwatch by itself; and the CPU clock
+    against others. Of the shortest runs: what neighbours do to a core only ever adds. True if the bars hold."""
+    shortest = {}
+    for count in (0, *CHAIN):
         pair = Pair("chain", timing_kernels.problem("cpu", count), timing_kernels.candidate("cpu"), support)
         times = windows(pair, core, 1)[0].candidate_ms
-        means[count] = statistics.median(times)
-        print(f"{count:8} dependent operations: {means[count]:.4f} ms, scatter {scatter_pct(times):.2f} %", flush=True)
-    rows = []
+        shortest[count] = min(times)
+        print(f"{count:8} dependent operations: {min(times):.4f} ms, scatter {scatter_pct(times):.2f} %", flush=True)
+    figure("timing_of_an_empty_call", 1e3 * shortest[0], "us", "", None)
     for count in CHAIN[::2]:
-        ratio = means[2 * count] / means[count]
-        error = 100 * abs(ratio / 2 - 1)
-        print(f"time of {2 * count} over {count}: {ratio:.4f}")
-        name = f"timing_twice_the_work_error_{means[count]:.1f}ms".replace(".", "_")
-        rows.append(figure(name, error, "%", f"<= {CALIBRATION_PCT:g}", error <= CALIBRATION_PCT))
-    return all(row["holds"] for row in rows) and clocks(core)
+        ratio = (shortest[2 * count] - shortest[0]) / (shortest[count] - shortest[0])
+        figure(f"timing_in_a_window_twice_{count}", ratio, "x", "", None)
+    return clocks(core)
 
 
 def clocks(core: int) -> bool:
-    """The CPU clock beside the wall clock over runs that nobody disturbed, and beside cycles where they are counted."""
+    """The stopwatch alone: linear, as fast as the wall clock where nobody disturbs, and beside cycles if counted."""
     os.sched_setaffinity(0, {core})
-    count = CHAIN[-1]
-    known, watch, counters = _plain_chain(), CpuStopwatch(), PerfCounters(os.getpid())
-    ratios, spent_ms = [], []
+    known, counters = _plain_chain(), PerfCounters(os.getpid())
+    rows = []
+    for count in CHAIN[::2]:
+        once, twice = (min(cpu for cpu, _ in _both_clocks(known, n)) for n in (count, 2 * count))
+        print(f"stopwatch alone, {count} operations: {once / 1e6:.4f} ms, twice as many {twice / once:.4f} of that")
+        rows.append(_within(f"timing_twice_the_work_error_{once / 1e6:.1f}ms".replace(".", "_"), twice / once / 2))
     with counters.counting():
-        for _ in range(60):
-            start = time.perf_counter_ns()
-            _, spent = watch.time(lambda: known(count))
-            ratios.append((time.perf_counter_ns() - start) / spent)
-            spent_ms.append(spent / 1e6)
-    cycles = counters.per_run(60)["cycles"]
+        pairs = _both_clocks(known, CHAIN[0])
+    cycles = counters.per_run(len(pairs))["cycles"]
     counters.close()
     # A disturbance only ever adds wall time: the tenth with the least of it were undisturbed.
-    calm = statistics.fmean(sorted(ratios)[:6])
-    error = 100 * abs(calm - 1)
-    print(f"wall over CPU clock, {statistics.median(spent_ms):.3f} ms runs: {calm:.4f} undisturbed", flush=True)
+    calm = statistics.fmean(sorted(wall / cpu for cpu, wall in pairs)[: len(pairs) // 10])
+    rows.append(_within("timing_cpu_clock_against_wall", calm))
     if cycles is None:
         print(f"no cycle counter on this machine ({counters.missing.get('cycles', 'not scheduled')})")
     else:
-        print(f"{cycles / statistics.fmean(spent_ms) / 1e6:.3f} GHz by the cycle counter, {cycles / count:.3f} a link")
-    return bool(
-        figure("timing_cpu_clock_against_wall", error, "%", f"<= {CALIBRATION_PCT:g}", error <= CALIBRATION_PCT)[
-            "holds"
-        ]
-    )
+        spent = statistics.fmean(cpu for cpu, _ in pairs)
+        print(f"{cycles / spent:.3f} GHz by the cycle counter, {cycles / CHAIN[0]:.3f} cycles an operation")
+    return all(rows)
 
 
-def _plain_chain() -> ctypes._CFuncPointer:  # type: ignore[name-defined]
+def _within(name: str, ratio: float) -> bool:
+    """Print how far a ratio is from one, against the bar of calibration."""
+    error = 100 * abs(ratio - 1)
+    return bool(figure(name, error, "%", f"<= {CALIBRATION_PCT:g}", error <= CALIBRATION_PCT)["holds"])
+
+
+def _both_clocks(known: Callable[[int], object], count: int, runs: int = 400) -> list[tuple[int, int]]:
+    """Nanoseconds of each run: by the stopwatch, and by the wall clock inside of it."""
+    watch, found = CpuStopwatch(), []
+
+    def timed() -> int:
+        start = time.perf_counter_ns()
+        known(count)
+        return time.perf_counter_ns() - start
+
+    for _ in range(runs):
+        wall, spent = watch.time(timed)
+        found.append((spent, wall))
+    return found
+
+
+def _plain_chain() -> Callable[[int], object]:
     source = """
 #include <stdint.h>
 uint64_t known(int64_t count) {
@@ -200,7 +215,7 @@ uint64_t known(int64_t count) {
     )
     function = ctypes.CDLL(str(place / "known.so")).known
     function.argtypes = [ctypes.c_int64]
-    return function
+    return cast("Callable[[int], object]", function)
 
 
 def spin(support: str) -> bool:
