@@ -1,18 +1,16 @@
 """``python -m benchmarks.build_ahead``: how long a validation holds its device, with a builder beside it and without.
 
-Two hosts, simulated on this machine's first two cores, real workers, sandboxes and kernels, N distinct sources at once:
-
-* ``spare``: one device and one core for the builder, as a host of GPUs has many. Every source is built by the fast
-  route, once as it is (a second of compiler) and once with a large standard header (several, as nvcc takes);
-* ``full``: both cores are devices, one validates and one profiles: the builder has only what they leave.
-
-With and without take turns, each with an empty cache. About ten minutes; ``--sources``, ``--rounds``, ``--only``.
+A host of GPUs with cores to spare, simulated on this machine's first two cores: one is a device, one the builder's.
+Real workers, sandboxes and kernels; N distinct sources at once, built by the fast route: once as they are (a second of
+compiler), once with a large standard header (several, as nvcc takes). With and without take turns, each with an empty
+cache. About five minutes on an idle machine; a busy one has no core to spare, and the figures say nothing.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+import signal
 import socket
 import statistics
 import subprocess
@@ -72,7 +70,6 @@ class Held:
     """Results of one side, all rounds. ``whole_s``: from the first request to the last result, each round."""
 
     validations: list[EvaluationResult] = field(default_factory=list)
-    profiles: list[EvaluationResult] = field(default_factory=list)
     whole_s: list[float] = field(default_factory=list)
 
     @property
@@ -108,8 +105,9 @@ def workers(commands: list[list[str]], cache: Path, log: Path) -> Iterator[None]
             process.wait(60)
 
 
-def send(ours: Ours, scope: str, text: str, phase: Phase = Phase.VALIDATE) -> None:
-    """Enqueue one request."""
+def send(ours: Ours, scope: str, text: str) -> None:
+    """Enqueue one validation."""
+    phase = Phase.VALIDATE
     job, _, iteration = scope.rpartition("/")
     request = EvaluationRequest(
         request_id=uuid.uuid4().hex, job_id=job, iteration=int(iteration), candidate_id=source_id(text), phase=phase,
@@ -127,54 +125,38 @@ def results(ours: Ours, scope: str) -> list[EvaluationResult]:
 
 @dataclass(frozen=True)
 class Setting:
-    """``devices``: the cores that are devices, with their roles."""
+    """``core`` is the device."""
 
-    devices: dict[int, str]
+    core: int
     sources: int
-    profiles: int = 0
-    kind: str = "light"
+    kind: str
 
 
 def run(setting: Setting, valkey: Valkey, folder: Path, support: Path, held: Held, *, builder: bool) -> None:
     """One round of one side."""
     ours, scope = Ours(valkey.url), f"{uuid.uuid4().hex[:8]}/1"
     ours.client.flushdb()
-    names = {f"device-cpu{core}@{socket.gethostname()}": role for core, role in setting.devices.items()}
-    for name, role in names.items():
-        ours.client.hset(ours.keys.roles, name, role)
-    commands = [["workers.device", "--device", f"cpu{core}"] for core in setting.devices]
-    if builder:
-        commands.append(["workers.builder", *(word for core in setting.devices for word in ("--device", f"cpu{core}"))])
+    device = ["--device", f"cpu{setting.core}"]
+    commands = [["workers.device", *device], *([["workers.builder", *device]] if builder else [])]
     with tempfile.TemporaryDirectory(prefix="sgb-cache-") as place:
         cache = Path(place)
         (cache / support.name).symlink_to(support)
         with workers(commands, cache, folder / "workers.log"):
-            _ready(ours, list(names), scope)
-            old = source("light")
+            _ready(ours, f"device-cpu{setting.core}@{socket.gethostname()}", scope)
             began = time.time()
-            for _ in range(setting.profiles):
-                send(ours, scope, old, Phase.PROFILE)
             for _ in range(setting.sources):
                 send(ours, scope, source(setting.kind))
-            wanted = setting.sources + setting.profiles
-            wait(lambda: len(results(ours, scope)) == wanted, "the results", LIMIT_S)
+            wait(lambda: len(results(ours, scope)) == setting.sources, "the results", LIMIT_S)
             found = results(ours, scope)
-    if os.environ.get("BENCH_VERBOSE"):
-        for result in sorted(found, key=lambda result: result.finished_at):
-            notes = {name: value for name, value in result.environment.items() if name.endswith("_s")}
-            print(result.status, result.build_route, f"{result.build_s:.2f} {result.device_s:.2f}",
-                  result.environment.get("build_ahead"), notes, flush=True)  # fmt: skip
     held.whole_s.append(max(result.finished_at for result in found) - began)
-    held.validations += [result for result in found if result.phase is Phase.VALIDATE]
-    held.profiles += [result for result in found if result.phase is Phase.PROFILE]
+    held.validations += found
 
 
-def _ready(ours: Ours, names: list[str], scope: str) -> None:
-    """Every device has passed its probe and evaluated once; the builder, if there is one, is warm by then."""
-    wait(lambda: set(names) <= set(ours.client.zrange(ours.keys.devices, 0, -1)), "the devices", 120)
-    for phase in Phase:
-        send(ours, f"{scope}0", source("light"), phase)
-    wait(lambda: len(results(ours, f"{scope}0")) == 2, "the first evaluations", LIMIT_S)
+def _ready(ours: Ours, name: str, scope: str) -> None:
+    """The device has passed its probe and evaluated once; the builder, if there is one, is warm by then."""
+    wait(lambda: name in ours.client.zrange(ours.keys.devices, 0, -1), "the device", 120)
+    send(ours, f"{scope}0", source("light"))
+    wait(lambda: len(results(ours, f"{scope}0")) == 1, "the first evaluation", LIMIT_S)
     time.sleep(5)
 
 
@@ -197,10 +179,6 @@ def compare(
     figure(f"{name}: built ahead", with_.ahead, "share", f">= {least:g}", with_.ahead >= least)
     whole = statistics.median(with_.whole_s) / statistics.median(without.whole_s)
     figure(f"{name}: all requests, with over without", whole, "ratio", "<= 1.05", whole <= 1.05)
-    if setting.profiles:
-        profile = statistics.median(r.device_s for r in with_.profiles)
-        profile /= statistics.median(r.device_s for r in without.profiles)
-        figure(f"{name}: device held by a profile, with over without", profile, "ratio", "<= 1.1", profile <= 1.1)
 
 
 def main() -> None:
@@ -208,24 +186,22 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.build_ahead", description=__doc__.partition("\n")[0])
     parser.add_argument("--sources", type=int, default=6)
     parser.add_argument("--rounds", type=int, default=2)
-    parser.add_argument("--only", choices=("light", "heavy", "full"), action="append")
+    parser.add_argument("--only", choices=("light", "heavy"), action="append")
     parsed = parser.parse_args()
     cores = sorted(os.sched_getaffinity(0))[:2]
     print(f"{machine()}; load {os.getloadavg()[0]:.1f} at the start", flush=True)
     os.sched_setaffinity(0, cores)
-    wanted = parsed.only or ["light", "heavy", "full"]
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # the workers end with it
+    wanted = parsed.only or ["light", "heavy"]
     support = ensure_support(Settings().cache_path)
     with server(SPECGEN_CELL="specgen.evaluation.cell:Cell") as (valkey, folder):
         place = valkey, folder, support
         for kind in ("light", "heavy"):
             if kind in wanted:
-                spare = Setting({cores[0]: "both"}, parsed.sources, kind=kind)
+                spare = Setting(cores[0], parsed.sources, kind)
                 compare(
                     f"spare core, {kind} source", spare, place, parsed.rounds, 0.85 if kind == "light" else 0.6, 0.8
                 )
-        if "full" in wanted:
-            full = Setting({cores[0]: "validate", cores[1]: "profile"}, parsed.sources, profiles=2, kind="heavy")
-            compare("no spare core, heavy source", full, place, parsed.rounds, None, 0.0)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """The device's side of builds ahead: is this candidate built, being built, or neither?
 
-A device that comes while the build runs waits for it rather than build the same twice; not longer than a build from
-scratch would take, and not at all once the builder is dead (the kernel frees its claim). Not here: who builds
+A device that comes while the build runs waits for it, for a while, rather than build the same twice; and no longer than
+the builder lives (the kernel frees its claim). Not here: who builds
 (`workers.yard`).
 """
 
@@ -18,7 +18,7 @@ from specgen.evaluation import stored
 from specgen.evaluation.stored import Claim
 from specgen.types import EvaluationRequest, EvaluationResult, Phase
 
-WAIT_S = 60.0  # a CUDA source against all of torch's headers takes about so long
+WAIT_S = 30.0  # a builder on a busy machine may be slower than the device itself: what a wait can cost is bounded
 BUDGET_SHARE = 0.5
 
 log = structlog.get_logger(__name__)

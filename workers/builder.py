@@ -91,7 +91,7 @@ def serve(devices: Sequence[Device], settings: Settings, stop: threading.Event) 
             Waiting(client, keys), kinds, made, settings.evaluation, settings.cache_path,
             lambda name: count(client, keys, name),
         )  # fmt: skip
-        log.info("builder_started", at_once=made.slots, cores=sorted(made.cores), idle=made.idle, targets=len(kinds))
+        log.info("builder_started", at_once=made.slots, cores=sorted(made.cores), targets=len(kinds))
         try:
             run(yard, stop)
         finally:

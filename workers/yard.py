@@ -19,7 +19,7 @@ from typing import Literal, TypeVar
 
 import structlog
 
-from specgen.errors import InfrastructureError
+from specgen.errors import InfrastructureError, SettingsError
 from specgen.evaluation import stored
 from specgen.evaluation.cell import Ahead, Cell, Device
 from specgen.evaluation.stored import Claim
@@ -56,25 +56,29 @@ class Target:
 
 @dataclass(frozen=True)
 class Plan:
-    """How many builds at once, on which cores, and whether only with what the devices leave of these."""
+    """How many builds at once, and on which cores."""
 
     slots: int
     cores: frozenset[int]
-    idle: bool
     memory_bytes: int  # each
 
     @classmethod
     def of(cls, cores: Sequence[int], cpu_devices: Sequence[int], gpus: int, memory_bytes: int) -> Plan:
         """The cores that no device has: a CPU device has its own, a GPU's worker needs one for itself.
 
-        Where there is none: one build, on all cores, with the time that the devices leave.
+        A host of GPUs builds in any case, one at a time. One whose every core is a device does not, since builds would
+        take from the devices what they save them. Raises SettingsError.
         """
         free = sorted(set(cores) - set(cpu_devices))
+        if not free:
+            raise SettingsError(
+                "every core of this host is a device: none is left for a builder", "leave one: fewer CPU devices"
+            )
         spare = len(free) - gpus
         budget = int(memory_bytes * SHARE)
         slots = max(1, min(spare, budget // (BUILD_GIB * GIB), MOST))
         each = max(BUILD_GIB * GIB, budget // slots)
-        return cls(slots, frozenset(free or cores), idle=spare < 1, memory_bytes=each)
+        return cls(slots, frozenset(free), each)
 
 
 def memory_here() -> int:
@@ -226,9 +230,7 @@ class Yard:
     def _start(self, target: Target) -> Cell:
         index = next(self._indices) % INDICES
         device = Device(f"builder-{index}", target.backend, FIRST_INDEX + index)
-        return Cell.start(
-            device, self._policy, self._cache_root, Ahead(self._plan.memory_bytes, self._plan.idle, target.arch)
-        )
+        return Cell.start(device, self._policy, self._cache_root, Ahead(self._plan.memory_bytes, target.arch))
 
     def _stop_unwanted(self) -> None:
         if not self.sites:

@@ -64,7 +64,6 @@ class Ahead:
     """How a candidate is built ahead of its turn: by which share of this host, and for which CUDA architectures."""
 
     memory_bytes: int
-    idle: bool = False  # with what other processes leave of the cores
     arch: str = ""
 
 
@@ -151,7 +150,7 @@ class Cell:
             device_name=device.name, backend=device.backend, index=device.index, sandbox=policy.sandbox,
             build=policy.build, cache_root=str(cache_root),
             memory_bytes=ahead.memory_bytes if ahead else memory_limit_bytes(share),
-            only_build=ahead is not None, idle=ahead is not None and ahead.idle, arch=ahead.arch if ahead else "",
+            only_build=ahead is not None, arch=ahead.arch if ahead else "",
             sanitize=_sanitize(policy, device.backend) if ahead is None else "",
         )  # fmt: skip
         cache_root.mkdir(parents=True, exist_ok=True)

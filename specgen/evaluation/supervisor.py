@@ -42,7 +42,6 @@ class CellSpec:
     cache_root: str
     memory_bytes: int
     only_build: bool = False  # stop after the candidate is loaded; on any core, with no device in reach
-    idle: bool = False  # with what other processes leave of these cores
     arch: str = ""  # CUDA architectures, where they cannot be read from a device
     sanitize: str = ""  # a tool of compute-sanitizer after every evaluation; "fault": memcheck after a device fault
 
@@ -173,7 +172,7 @@ class Supervisor:
         with first_victim():
             return subprocess.Popen(
                 command, env=environment, pass_fds=fds, cwd=cwd, stdin=subprocess.DEVNULL, stdout=log_fd,
-                stderr=log_fd, preexec_fn=_be_idle if self.spec.idle else None,
+                stderr=log_fd,
             )  # fmt: skip
 
     def _watch(
@@ -238,11 +237,6 @@ def first_victim() -> Iterator[None]:
     finally:
         with contextlib.suppress(OSError):
             score.write_text(before)
-
-
-def _be_idle() -> None:
-    """For good: the system-call filter inside refuses to change it. The judge stays as it is, since it gives way."""
-    os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
 
 
 def _reaped() -> list[tuple[int, int]]:
