@@ -22,7 +22,7 @@ from specgen.evaluation.tensors import leaves, mapped
 
 _SAMPLE = 4096
 STRENGTHS = (1.0, 0.3, 0.1, 0.02, 0.004, 0.001)  # drawn again, each time gentler, where the reference is not fit
-TEN_BITS_PASS = 1e-3  # tolerances from here on admit TF32 and fp16 inputs
+TEN_BITS_PASS = 5e-3  # tolerances from here on admit TF32 and fp16 inputs with room to spare
 REFERENCE_SHARE = 0.05  # of the tolerance, that the reference's own fp32 error may take
 
 
