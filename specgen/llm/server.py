@@ -10,10 +10,12 @@ It is not an inference engine, and it is not hardened for the open network: it b
 from __future__ import annotations
 
 import argparse
+import asyncio
 import json
 import logging
 import secrets
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -90,6 +92,7 @@ class _Api:
         self.ledger = Ledger()
         self.cache = PrefixCache(config.cache_tokens)
         self.started = time.monotonic()
+        self._writing = ThreadPoolExecutor(1, "source")  # streams go on while an answer is being written
 
     async def models(self, request: Request) -> Response:
         """GET /v1/models."""
@@ -115,13 +118,13 @@ class _Api:
             raise _Refused(404, f"the model `{body.model}` does not exist", "model_not_found")
         seed = secrets.randbits(48) if body.seed is None else body.seed
         self.ledger.requests += 1
-        exchange = self._exchange(body, seed)
+        exchange = await self._exchange(body, seed)
         include = body.stream_options is not None and body.stream_options.include_usage
         return CompletionResponse(exchange, stream=body.stream, include_usage=include)
 
-    def _exchange(self, body: ChatBody, seed: int) -> Exchange:
-        chat = body.chat(seed)
-        prefill = chat.prefill
+    async def _exchange(self, body: ChatBody, seed: int) -> Exchange:
+        loop = asyncio.get_running_loop()
+        arrived, prefill = loop.time(), body.chat(seed).prefill
         prompt, cached = count_tokens(prefill), self.cache.cached_tokens(prefill)
         self.ledger.tokens.prompt += prompt
         self.ledger.tokens.cached += cached
@@ -129,14 +132,14 @@ class _Api:
         for index in range(body.n):
             chat = body.chat(seed + index * CHOICE_STRIDE)
             try:
-                answer = self.source.answer(chat)
+                answer = await loop.run_in_executor(self._writing, self.source.answer, chat)
             except NoAnswer as exc:
                 raise _Refused(404, str(exc), "not_recorded") from exc
             pieces, reason = limit(answer, body.limit, body.stops)
             writer = SequenceWriter(self.cache)
             writer.add(prefill)
             choices.append(Choice(index, chat, pieces, reason, writer if chat.thinking and not chat.fork else None))
-        return Exchange(self.source.model_id, choices, prompt, cached, self.config.pace, self.ledger)
+        return Exchange(self.source.model_id, choices, prompt, cached, self.config.pace, self.ledger, arrived)
 
     def _check_key(self, request: Request) -> None:
         if not self.config.api_key:

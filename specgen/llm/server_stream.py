@@ -1,7 +1,8 @@
 """Playing an answer at a token rate, as server-sent events or as one JSON body, until the client goes away.
 
-One asyncio loop carries all streams: a stream sleeps until its next chunk is due and sends every token that is due by
-then, so that a busy loop makes chunks larger, never the stream slower. Each choice is one *stream* in the ledger's
+One asyncio loop carries all streams, and they wake together, at multiples of the chunk's length: one turn of the loop
+sends what is due in all of them, as a real server's decoding step does. A stream keeps to the time at which its request
+came, so that a busy loop makes chunks larger, never the stream slower. Each choice is one *stream* in the ledger's
 words; closing the connection cancels it at its next suspension point.
 """
 
@@ -9,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import time
 import uuid
 from collections.abc import Awaitable, Callable, Sequence
@@ -65,10 +67,10 @@ def limit(pieces: Sequence[Piece], max_tokens: int | None, stops: Sequence[str])
     return kept, "stop"
 
 
-async def play(pieces: Sequence[Piece], pace: Pace, emit: Emit) -> None:
-    """Emit the pieces in chunks of whole tokens, each when it is due; a recorded one whole, when it had arrived."""
+async def play(pieces: Sequence[Piece], pace: Pace, emit: Emit, start: float) -> None:
+    """Emit the pieces in chunks of whole tokens, each when it is due; a recorded one whole, when it had arrived.
+    ``start``: the time of the loop's clock at which the first token is begun; it may have passed."""
     clock = asyncio.get_running_loop().time
-    start = clock()
     for piece in pieces:
         total, duration, sent = count_tokens(piece.text), pace.seconds(piece), 0
         if piece.seconds is not None:
@@ -78,13 +80,18 @@ async def play(pieces: Sequence[Piece], pace: Pace, emit: Emit) -> None:
                 await emit(piece.kind, piece.text)
             continue
         while sent < total:
-            next_token = start + duration * (sent + 1) / total
-            await asyncio.sleep(max(min(pace.chunk_s, start + duration - clock()), next_token - clock(), 0))
+            due = _tick(max(start + duration * (sent + 1) / total, clock()), pace.chunk_s)
+            await asyncio.sleep(max(min(due, start + duration) - clock(), 0))
             done = (clock() - start) / duration if duration > 0 else 1.0
             ready = min(total, max(sent + 1, int(total * done)))
             await emit(piece.kind, piece.text[sent * CHARS_PER_TOKEN : ready * CHARS_PER_TOKEN])
             sent = ready
         start += duration
+
+
+def _tick(due: float, chunk_s: float) -> float:
+    """When the chunk is sent that holds the token due then: at the next multiple of the chunk's length."""
+    return math.ceil(due / chunk_s) * chunk_s if chunk_s > 0 else due
 
 
 @dataclass
@@ -109,6 +116,7 @@ class Exchange:
     cached_tokens: int
     pace: Pace
     ledger: Ledger
+    arrived: float  # of the loop's clock: when the request was read
     id: str = field(default_factory=lambda: f"chatcmpl-{uuid.uuid4().hex}")
     created: int = field(default_factory=lambda: int(time.time()))
 
@@ -142,8 +150,9 @@ class Exchange:
             await emit(kind, text)
 
         try:
-            await asyncio.sleep(self.pace.prefill_s(self.prompt_tokens - self.cached_tokens))
-            await play(choice.pieces, self.pace, counted)
+            start = self.arrived + self.pace.prefill_s(self.prompt_tokens - self.cached_tokens)
+            await asyncio.sleep(max(start - asyncio.get_running_loop().time(), 0))
+            await play(choice.pieces, self.pace, counted, start)
             finished = True
         finally:
             self.ledger.running -= 1
@@ -217,23 +226,27 @@ class CompletionResponse(Response):
         lock = asyncio.Lock()  # choices share one connection
         headers = [(b"content-type", b"text/event-stream; charset=utf-8"), (b"cache-control", b"no-cache")]
         await send({"type": "http.response.start", "status": 200, "headers": headers})
+        head = json.dumps(self._head("chat.completion.chunk")).removesuffix("}")
 
         async def event(data: str, *, more: bool = True) -> None:
             async with lock:
                 await send({"type": "http.response.body", "body": f"data: {data}\n\n".encode(), "more_body": more})
 
-        async def chunk(index: int, delta: dict[str, str], finish: str | None = None) -> None:
-            choice = {"index": index, "delta": delta, "finish_reason": finish, "logprobs": None}
-            await event(json.dumps(self._head("chat.completion.chunk") | {"choices": [choice]}))
+        async def chunk(index: int, delta: str, finish: str = "null") -> None:
+            """The SDK's fields in text: all but the delta is the same for every chunk."""
+            choice = f'{{"index": {index}, "delta": {{{delta}}}, "finish_reason": {finish}, "logprobs": null}}'
+            await event(f'{head}, "choices": [{choice}]}}')
+
+        async def said(choice: Choice, kind: str, text: str) -> None:
+            await chunk(choice.index, f'"{_FIELD[kind]}": {json.dumps(text)}')
 
         for choice in self._exchange.choices:
-            await chunk(choice.index, {"role": "assistant", "content": ""})
-        await self._exchange.run_all(lambda choice, kind, text: chunk(choice.index, {_FIELD[kind]: text}))
+            await chunk(choice.index, '"role": "assistant", "content": ""')
+        await self._exchange.run_all(said)
         for choice in self._exchange.choices:
-            await chunk(choice.index, {}, choice.finish_reason)
+            await chunk(choice.index, "", json.dumps(choice.finish_reason))
         if self._include_usage:
-            usage = {"choices": [], "usage": self._exchange.usage()}
-            await event(json.dumps(self._head("chat.completion.chunk") | usage))
+            await event(f'{head}, "choices": [], "usage": {json.dumps(self._exchange.usage())}}}')
         await event("[DONE]", more=False)
 
     def _head(self, kind: str) -> dict[str, Any]:

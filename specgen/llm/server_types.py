@@ -70,7 +70,8 @@ class Chat:
 
 
 class Source(Protocol):
-    """Writes answers. Must be quick (tens of milliseconds) and must not block: it runs on the server's event loop."""
+    """Writes answers, one after another in a thread of the server's own. Must be quick (tens of milliseconds): a
+    request waits for all that came before it."""
 
     model_id: str
 

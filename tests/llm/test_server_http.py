@@ -222,7 +222,7 @@ def test_fifty_streams_at_once_and_the_books_agree() -> None:
             "completion": sum(usage.completion_tokens for usage in usages),
         }
 
-    with_bench(body, config=ServerConfig(speed=20, chunk_ms=5))
+    with_bench(body, config=ServerConfig(speed=6, chunk_ms=5))
 
 
 def test_a_failing_source_is_a_500_and_the_server_goes_on() -> None:
