@@ -84,7 +84,10 @@ _IN_CPP = """
     return product;
 """
 _THREAD = """
-    std::thread([&] { out = at::matmul(a, b); }).join();
+    {
+        pybind11::gil_scoped_release release;
+        std::thread([&] { out = at::matmul(a, b); }).join();
+    }
 """
 _CBLAS = """
 #include <dlfcn.h>

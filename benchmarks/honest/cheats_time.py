@@ -289,7 +289,7 @@ UNSEEN = (
         cpp=_LAZY, more=', "later"', before=HARNESS, forward=_ONLY_TIMED + "        return ext.later(a, b)"),
         (*REJECTED, *_DEAD), ()),
     Cheat("answered first, computed afterwards", _TIME, t2(before=HARNESS, forward=_EARLY_ANSWER), REJECTED,
-          ("work_outside_window", "deferred_work", "clock_disagrees")),
+          ("work_outside_window", "deferred_work", "clock_disagrees", "forged_message")),
     Cheat("computed by a thread before the starting shot", _TIME, t2(before=_WATCHER, forward=_WATCHER_FORWARD),
           (*REJECTED, *WRONG), ("work_outside_window", "timed_output")),
     Cheat("work in a timer's signal handler", _TIME, t4(before="""

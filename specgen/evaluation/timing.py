@@ -43,6 +43,8 @@ _FETCH_ALLOWED = {"cpu": (1.75, 0.1), "cuda": (3.0, 0.5)}  # times what it shoul
 _BURST = 30  # runs in a row by the judge's wall clock, on a GPU
 _BURST_SLACK_MS = 0.02  # what it may differ by from the mean of single runs, and the share of that mean
 _BURST_SHARE = 0.25
+_SINGLES = 11  # runs of nothing, beside which a GPU's single runs are put
+_SINGLE_SLACK_MS = 0.15  # what their messages and launches may cost more or less
 
 
 @dataclass
@@ -56,6 +58,8 @@ class Window:
     asleep_ms: list[float] = field(default_factory=list)  # of the candidate's runs: neither running nor ready to run
     sleeps: list[int] = field(default_factory=list)  # of those: how often it went to sleep; once, after its answer
     gap_allowed_ms: float = 0.0  # for the median of those
+    single_gap_ms: float = 0.0  # on a GPU: of single runs by the judge's wall clock
+    single_allowed_ms: float = 0.0
     outside_cpu_ms: float = 0.0  # candidate's CPU time while it should have been waiting
     outside_wall_ms: float = 0.0
     fetch_ms: list[float] = field(default_factory=list)  # while outputs are handed over: CPU time, on a GPU wall time
@@ -242,10 +246,14 @@ class TimedRuns:
         nothing, runs = min(self._wall_ms("null") for _ in range(2)), min(self._wall_ms("burst") for _ in range(2))
         window.gap_ms = [(runs - nothing) / _BURST - own_ms]
         window.gap_allowed_ms = _BURST_SLACK_MS + _BURST_SHARE * own_ms
+        # Inputs stay the same within a burst: single runs, each on new values, are the coarser and stricter witness.
+        single = statistics.median(self._wall_ms("null", runs=0) for _ in range(_SINGLES))
+        window.single_gap_ms = statistics.median(window.wall_ms) - single - own_ms
+        window.single_allowed_ms = _SINGLE_SLACK_MS + _BURST_SHARE * own_ms
 
-    def _wall_ms(self, what: str) -> float:
+    def _wall_ms(self, what: str, runs: int = _BURST) -> float:
         limit_s = _BURST * self.limit_s
-        self.peer.ask(what, limit_s, slot=self.slots[0].number, seed=fresh_seed(), runs=_BURST)
+        self.peer.ask(what, limit_s, slot=self.slots[0].number, seed=fresh_seed(), runs=runs)
         start = time.perf_counter()
         self.peer.shoot(limit_s)
         return (time.perf_counter() - start) * 1e3
