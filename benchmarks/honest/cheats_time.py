@@ -31,7 +31,7 @@ for item in gc.get_objects():
         steps = iter(range(1, 10**9))
         item.watch._clock = lambda: next(steps)
 """
-SLOW = BODY.replace("po[i * m + j] =", "for (int k = 0; k < 3; ++k) po[i * m + j] = k +").replace(
+SLOW = BODY.replace("po[i * m + j] =", "for (int k = 0; k < 30; ++k) po[i * m + j] = k +").replace(
     "pa[i] * pb[i * m + j];", "pa[i] * pb[i * m + j] - k;"
 )
 
