@@ -19,7 +19,12 @@ from specgen.evaluation.build.retention import IN_USE
 from specgen.evaluation.verdict import Verdict
 from specgen.types import Status
 
-_NEEDS_LOOK = frozenset({Status.COMPILE_ERROR, Status.LOAD_ERROR, Status.RUNTIME_ERROR, Status.DEVICE_FAULT})
+_NEEDS_LOOK = frozenset(
+    {
+        Status.COMPILE_ERROR, Status.COMPILE_TIMEOUT, Status.LOAD_ERROR, Status.RUNTIME_ERROR, Status.DEVICE_FAULT,
+        Status.HANG,
+    }
+)  # fmt: skip
 _KNOWN_GOOD = "#include <vector>\nint main() { std::vector<int> v(3, 1); return int(v.size()) - 3; }\n"
 _NEEDS_COMPILER = frozenset({Status.COMPILE_ERROR, Status.LOAD_ERROR})
 _LIMIT_S = 60.0

@@ -124,8 +124,11 @@ class Peer:
 
     def _silent(self, allowed_s: float) -> Verdict:
         if self._asked == "load" and any(_name(pid) in _COMPILERS for pid in processes.descendants(self.pid)):
-            return Verdict(Status.COMPILE_TIMEOUT, f"the build did not end within {allowed_s:.0f} s")
-        return Verdict(Status.HANG, f"{self._step} did not end within {allowed_s:.1f} s\n{self._stack()}".strip())
+            slow = Verdict(Status.COMPILE_TIMEOUT, f"the build did not end within {allowed_s:.0f} s")
+        else:
+            said = f"{self._step} did not end within {allowed_s:.1f} s\n{self._stack()}".strip()
+            slow = Verdict(Status.HANG, said)
+        return self.alibi.checked(slow)
 
     @property
     def _step(self) -> str:
