@@ -16,6 +16,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Final, Literal
 
@@ -29,6 +30,12 @@ HERE: Final = Path(__file__).parent
 KEEPS, DROPS = HERE / "think_template.jinja", HERE / "dropping_template.jinja"
 BLOCK: Final = 32  # tokens of a KV block of the vLLM server
 _START_S: Final = 400.0
+
+
+@lru_cache(maxsize=1)
+def _watcher() -> httpx2.Client:
+    """For looks at servers. llama.cpp closes connections that it called kept alive."""
+    return httpx2.Client(timeout=30, trust_env=False, limits=httpx2.Limits(max_keepalive_connections=0))
 
 
 def installed(kind: Kind) -> Path | None:
@@ -58,8 +65,7 @@ class Server:
 
     def get(self, path: str) -> httpx2.Response:
         """Ask one of its own endpoints."""
-        with httpx2.Client(base_url=self.url, timeout=30, trust_env=False) as client:
-            return client.get(path)
+        return _watcher().get(self.url + path)
 
     def metric(self, name: str) -> float:
         """The sum of a Prometheus metric over its labels; 0 where it is not shown yet."""

@@ -74,6 +74,8 @@ class Generation:
         known = self._reported
         if not self._reader.reasons:
             return replace(known, reasoning_tokens=0)
+        if self._reader.thought is not None:
+            return replace(known, reasoning_tokens=min(self._reader.thought, known.completion_tokens))
         if known.reasoning_tokens or not reasoning:
             return known
         share = round(known.completion_tokens * reasoning / (reasoning + content))

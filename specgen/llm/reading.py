@@ -18,6 +18,7 @@ class Reader(Protocol):
     """Reads one stream."""
 
     reasons: bool  # it may give reasoning; where not, a server that files tokens under reasoning is mistaken
+    thought: int | None  # tokens of the reasoning, where it has counted them
 
     def take(self, choice: Any, extra: Mapping[str, Any]) -> list[Delta]:
         """The deltas of one choice of a chunk; ``extra``: the chunk's fields that the SDK does not know."""
@@ -34,6 +35,7 @@ class MainReader:
 
     def __init__(self, *, opened: bool = False) -> None:
         self.reasons = True
+        self.thought: int | None = None
         self._think: ThinkSplitter | None = ThinkSplitter(thinking=opened)
 
     def take(self, choice: Any, extra: Mapping[str, Any]) -> list[Delta]:  # noqa: ARG002
@@ -58,6 +60,7 @@ class ForkReader:
 
     def __init__(self, reasoning: ForkReasoning = "reasoning") -> None:
         self.reasons = reasoning == "reasoning"
+        self.thought: int | None = None
         self._reasoning = reasoning
         self._strip = PrefillStripper()
 
@@ -81,6 +84,7 @@ class RawMainReader:
 
     def __init__(self, trace: Trace) -> None:
         self.reasons = True
+        self.thought: int | None = None
         self._trace = trace
         self._think = ThinkSplitter(thinking=trace.opened)
         self._told = 0  # ids that the server gave
@@ -101,15 +105,16 @@ class RawMainReader:
     def _keep(self, text: str, ids: list[int], made: int | None, reasoning: str) -> None:
         """llama.cpp keeps the ids of an unfinished character to itself: ``made`` (so many in all) tells.
 
-        Several ids at once may end inside a character whose text is still held back: only a chunk of one id is sure.
+        Several ids at once may end inside a character whose text is still held back: only a chunk of one id is certain.
         """
         self._told += len(ids)
         missing = made is not None and made > self._told
         if missing:
             self._told = made or 0
-        certain = bool(text) and not self._think.holds and (missing or len(ids) == 1)
+        self.thought = self._told or None
+        whole = bool(text) and not self._think.holds
         if ids or text:
-            self._trace.add(text if missing else ids, reasoning, certain=certain)
+            self._trace.add(text if missing else ids, reasoning, whole=whole, certain=missing or len(ids) == 1)
 
 
 def _content(text: str) -> list[Delta]:

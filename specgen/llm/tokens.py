@@ -7,7 +7,7 @@ Not here: requests of generations (`raw`).
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_right, insort
 from collections.abc import Sequence
 from typing import Any, Final
 
@@ -84,7 +84,7 @@ class Trace:
     """What a main generation was given and gave: ids of P, ids and text of the reasoning.
 
     A *part* is a run of ids, or a piece of text whose ids the server did not all tell. A *mark* says how many parts
-    make how many characters; there is one wherever this is certain.
+    make how many characters; where a chunk of several ids may end inside a character, it is checked before it is used.
     """
 
     def __init__(self, prompt_ids: list[int], *, opened: bool) -> None:
@@ -92,7 +92,8 @@ class Trace:
         self.opened = opened  # P ends inside an opened <think>
         self._parts: list[list[int] | str] = []
         self._text: list[str] = []
-        self._marks: list[tuple[int, int]] = [(0, 0)]
+        self._sure: list[tuple[int, int]] = [(0, 0)]
+        self._maybe: list[tuple[int, int]] = []
         self._chars = 0
 
     @property
@@ -102,26 +103,42 @@ class Trace:
             self._text = ["".join(self._text)]
         return self._text[0] if self._text else ""
 
-    def add(self, part: list[int] | str, reasoning: str, *, certain: bool) -> None:
-        """A chunk: its ids (or its text, where ids are missing), the reasoning that became sure with it, and whether
-        all parts so far are exactly the reasoning so far."""
+    def add(self, part: list[int] | str, reasoning: str, *, whole: bool, certain: bool) -> None:
+        """A chunk: its ids (or its text, where ids are missing), and the reasoning that became sure with it.
+        ``whole``: no text is held back on this side; ``certain``: nor can it be at the server."""
         self._parts.append(part)
         if reasoning:
             self._text.append(reasoning)
             self._chars += len(reasoning)
-        if certain:
-            self._marks.append((self._chars, len(self._parts)))
+        if whole:
+            (self._sure if certain else self._maybe).append((self._chars, len(self._parts)))
 
     async def ids(self, prefix: str, tokens: Tokens) -> tuple[list[int], str]:
         """Ids of the reasoning up to ``prefix``'s end, and the rest of ``prefix`` that no mark covers. Texts that came
         without ids are tokenised once."""
         if not self.text.startswith(prefix):
             return [], prefix
-        chars, count = self._marks[bisect_right(self._marks, (len(prefix), len(self._parts))) - 1]
+        chars, count = self._last(self._sure, len(prefix))
+        out = await self._run(0, count, tokens)
+        further, more = self._last(self._maybe, len(prefix))
+        if further > chars:
+            run = await self._run(count, more, tokens)
+            if await tokens.decoded(run) == prefix[chars:further]:
+                chars, out = further, out + run
+                insort(self._sure, (further, more))
+        return out, prefix[chars:]
+
+    def _last(self, marks: list[tuple[int, int]], chars: int) -> tuple[int, int]:
+        """The last mark at or before ``chars``."""
+        at = bisect_right(marks, (chars, len(self._parts)))
+        return marks[at - 1] if at else (0, 0)
+
+    async def _run(self, start: int, end: int, tokens: Tokens) -> list[int]:
+        """Ids of some parts."""
         out: list[int] = []
-        for at in range(count):
+        for at in range(start, end):
             part = self._parts[at]
             if isinstance(part, str):
                 part = self._parts[at] = await tokens.encoded(part)
             out += part
-        return out, prefix[chars:]
+        return out

@@ -127,18 +127,19 @@ def test_a_fork_is_the_ids_that_were_given(server: ScriptedServer) -> None:
 
 
 def test_a_prefix_between_two_chunks_is_tokenised_from_the_last_sure_place(server: ScriptedServer) -> None:
-    main: list[Step] = [
-        piece("tile ", [84]),
-        piece("of six", [79, 80]),
-        piece("ty", [81]),
-        piece("", finish="stop"),
-        DONE,
-    ]
+    main: list[Step] = [piece("tile ", [84]), piece("of six", [79, 80]), piece("ty", [81])]
+    main += [piece("", finish="stop"), DONE]
     assert asyncio.run(by_ids(server, "vllm", main, 6)) == P + "T" + "o" + CLOSE  # in the middle of a chunk
     server.bodies.clear()
-    assert asyncio.run(by_ids(server, "vllm", main, 11)) == P + "T" + "of six" + CLOSE  # two ids: not sure
+    assert asyncio.run(by_ids(server, "vllm", main, 11)) == P + "T" + "of six" + CLOSE  # "OP" is not that text
     server.bodies.clear()
     assert asyncio.run(by_ids(server, "vllm", main, 13)) == P + "TOPQ" + CLOSE
+
+
+def test_a_chunk_of_several_ids_is_checked(server: ScriptedServer) -> None:
+    main: list[Step] = [piece("tile ", [84]), piece("of", [111, 102]), piece("ab", [97, 98])]
+    main += [piece("", finish="stop"), DONE]
+    assert asyncio.run(by_ids(server, "vllm", main, 9)) == P + "Tofab" + CLOSE
 
 
 def test_ids_whose_text_comes_later(server: ScriptedServer) -> None:

@@ -136,12 +136,12 @@ def test_a_search_moves_through_the_styles_to_the_best(task: StockTask) -> None:
 
 
 def test_mistakes_come_at_the_configured_rates() -> None:
-    task = CUDA_TASKS[1]
+    task = CUDA_TASKS[2]
     right = {task.render(task.design_of(style)) for style in task.styles}
     source = SyntheticSource(rates=Rates(trace_tokens_mean=300))
-    answers = [code_of(source.answer(chat(asked("T2"), seed))[-1].text) for seed in range(80)]
+    answers = [code_of(source.answer(chat(asked("T3"), seed))[-1].text) for seed in range(80)]
     share = sum(code in right for code in answers) / len(answers)
-    assert 0.11 < share < 0.45  # valid_hard is 0.26
+    assert 0.07 < share < 0.4  # valid_hard is 0.205
 
 
 HEADER = """#include <cuda_runtime.h>

@@ -90,8 +90,9 @@ def test_the_latest_commitment_holds_and_questions_do_not() -> None:
 def test_lengths_scatter_around_the_mean() -> None:
     rng = random.Random(1)
     lengths = [trace.length_chars(Rates(), rng) / 4 for _ in range(4000)]
-    assert statistics.mean(lengths) == pytest.approx(23_700, rel=0.03)
-    assert min(lengths) >= 23_700 / 3 - 1
+    mean = Rates().trace_tokens_mean
+    assert statistics.mean(lengths) == pytest.approx(mean, rel=0.03)
+    assert min(lengths) >= mean / 3 - 1
     assert statistics.pstdev(lengths) > 5_000
 
 

@@ -63,9 +63,13 @@ async def connected(server: Server, **changes: Any) -> AsyncIterator[OpenAICompa
 
 
 async def until_idle(server: Server) -> None:
-    """Waits until the server generates nothing; the caller limits the time."""
+    """Waits until the server generates nothing; the caller limits the time.
+
+    llama.cpp looks whether the client of a request without a first token is still there only after a second in which it
+    answered nobody, so it must not be asked more often.
+    """
     while await asyncio.to_thread(server.busy):
-        await asyncio.sleep(0.02)
+        await asyncio.sleep(1.5 if server.kind == "llamacpp" else 0.02)
 
 
 async def post(server: Server, path: str, **body: Any) -> Any:

@@ -23,7 +23,7 @@ ALL = [
 ]
 pytestmark = pytest.mark.timeout(600)
 ENDLESS = {"ignore_eos": True}
-FREED_S = 10  # generous; the generations that are closed would go on for far longer
+FREED_S = 15  # generous; the generations that are closed would go on for far longer
 GRAMMAR = r'root ::= "The tile is " [a-z ]{30,60} "." "\n</think>\n\n```python\nx = " [0-9]{1,3} "\n```"'
 
 
@@ -183,10 +183,8 @@ def test_every_way_out_ends_the_generation(server: Server, way: Any) -> None:
 
 
 @pytest.mark.parametrize("server", ALL, indirect=True)
-@pytest.mark.parametrize(
-    "limit", [{"first_token_timeout_s": 0.02}, {"token_timeout_s": 1e-4}], ids=["first", "between"]
-)
-def test_a_timeout_ends_the_generation(server: Server, limit: dict[str, float]) -> None:
+@pytest.mark.parametrize("limit", ["first_token_timeout_s", "token_timeout_s"])
+def test_a_timeout_ends_the_generation(server: Server, limit: str) -> None:
     async def work() -> None:
         await until_idle(server)
         async with connected(server, extra_body=ENDLESS, retries=0, **{limit: 1e-3}) as model:
