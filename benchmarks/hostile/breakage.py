@@ -376,6 +376,7 @@ def _ceilings(bench: Bench) -> tuple[EvaluationResult, str]:
     return bench.evaluate(HONEST), "before"
 
 
+_SLOW = "the build support was removed"  # a minute: it is made again
 KINDS: dict[str, tuple[Kind, int, bool]] = {  # how it is done, how often of 50, whether it needs root
     "the judge is killed": (_killed(_judge), 5, False),
     "the supervisor is killed": (_killed(lambda cell: [cell.pgid]), 4, False),
@@ -391,7 +392,7 @@ KINDS: dict[str, tuple[Kind, int, bool]] = {  # how it is done, how often of 50,
     "the compiler is removed": (_compiler_gone, 1, False),
     "the compiler breaks": (_compiler_broken, 2, False),
     "the build support is removed": (_support(_remove_support, True), 2, False),
-    "the build support was removed": (_support(_remove_support, False), 1, False),
+    _SLOW: (_support(_remove_support, False), 1, False),
     "the support's headers are removed": (_support(_remove_headers, True), 1, False),
     "the support library is cut in half": (_support(_truncate_library, True), 2, False),
     "the support library is written over": (_support(_spoil_library, True), 2, False),
@@ -409,7 +410,7 @@ def cases(short: bool) -> list[str]:
     """The kinds, as often as they are wanted."""
     able = [name for name, (_, _, root) in KINDS.items() if os.geteuid() == 0 or not root]
     if short:
-        return able[:: max(1, len(able) // 10)]
+        return [name for name in able if name != _SLOW][:: max(1, len(able) // 10)]
     return [name for name in able for _ in range(KINDS[name][1])]
 
 
