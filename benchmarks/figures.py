@@ -8,9 +8,11 @@ import platform
 from typing import Any
 
 
-def figure(name: str, value: float, unit: str, bar: str, holds: bool | None) -> dict[str, Any]:
-    """Print and return one figure; ``holds`` is None where a number is shown without a bar."""
+def figure(name: str, value: float, unit: str, bar: str, holds: bool | None, paper: str = "") -> dict[str, Any]:
+    """Print and return one figure; ``holds`` is None where a number is shown without a bar. ``paper``: its number."""
     row = {"name": name, "value": round(value, 4), "unit": unit, "bar": bar, "holds": holds}
+    if paper:
+        row["paper"] = paper
     print(json.dumps(row), flush=True)
     return row
 
