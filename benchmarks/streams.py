@@ -2,10 +2,10 @@
 
     python -m benchmarks.streams [--streams 200,400] [--rate 100] [--chunk-ms 100] [--seconds 20]
 
-The server is a process of its own; the clients are another (this one), over real HTTP, started within two seconds. A
-stream's ideal is its request's start, the reading of its prompt, then ``rate`` tokens a second. *Lag* is how much longer
-than the ideal a whole stream took; *lateness* is how far behind the ideal the last token of each chunk arrived. On a
-machine that others use too both hold what the processes waited for a core, which is printed beside them.
+The server is a process of its own; the clients are another (this one), over real HTTP, started within two seconds.
+A stream's ideal is its request's start, the reading of its prompt, then ``rate`` tokens a second. *Lag* is how much
+longer than the ideal a whole stream took; *lateness* is how far behind the ideal the last token of each chunk arrived.
+On a machine that others use too both hold what the processes waited for a core, which is printed beside them.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import os
 import statistics
 import subprocess
 import sys
@@ -22,8 +23,6 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import urlsplit
-
-import psutil
 
 import specgen.problems
 from benchmarks.figures import figure, machine
@@ -95,6 +94,12 @@ async def all_streams(url: str, count: int, tokens: int) -> list[Received]:
     return await asyncio.gather(*(later(index) for index in range(count)))
 
 
+def _used_s(pid: int) -> float:
+    """CPU time of a process."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
 def _waited_s(pid: int) -> float:
     """How long a process was ready to run and had no core (the kernel's schedstat, all its threads)."""
     tasks = Path(f"/proc/{pid}/task").glob("*/schedstat")
@@ -114,10 +119,9 @@ def measured(count: int, rate: float, chunk_ms: float, seconds: float) -> None:
                 if server.poll() is not None:
                     raise RuntimeError("the server did not start")
                 time.sleep(0.02)
-            process = psutil.Process(server.pid)
-            before, waited, start = sum(process.cpu_times()[:2]), _waited_s(server.pid), time.monotonic()
+            before, waited, start = _used_s(server.pid), _waited_s(server.pid), time.monotonic()
             got = asyncio.run(all_streams(address.read_text().strip(), count, tokens))
-            spent, wall = sum(process.cpu_times()[:2]) - before, time.monotonic() - start
+            spent, wall = _used_s(server.pid) - before, time.monotonic() - start
             waited = _waited_s(server.pid) - waited
         finally:
             server.terminate()
@@ -150,7 +154,7 @@ def main() -> None:
     parser.add_argument("--chunk-ms", default="100")
     parser.add_argument("--seconds", type=float, default=20.0, help="how long a stream ideally takes")
     options = parser.parse_args()
-    load = psutil.getloadavg()[0]
+    load = os.getloadavg()[0]
     print(f"{machine()}; {options.rate:g} tokens/s a stream, {options.seconds:g} s each; load before: {load:.1f}")
     for chunk_ms in map(float, options.chunk_ms.split(",")):
         for count in map(int, options.streams.split(",")):

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from functools import lru_cache
 
 from specgen.llm.synthetic.design import Design
 from specgen.llm.synthetic.tasks import AnyTask, recognise
@@ -31,8 +32,10 @@ class Feedback:
     speedup: float | None = None
 
 
+@lru_cache(maxsize=64)
 def read_prompt(prompt: str) -> Feedback:
-    """Task and feedback. The first kernel shown is taken for the one to be improved."""
+    """Task and feedback. The first kernel shown is taken for the one to be improved. Kept: the forks of an iteration
+    share its prompt."""
     task = recognise(prompt)
     if task is None:
         return Feedback(None)

@@ -24,17 +24,19 @@ class Flaw(StrEnum):
     NO_MODELNEW = "no_modelnew"
 
 
-def draw(valid: float, rates: Rates, rng: random.Random) -> Flaw:
-    """No flaw with probability ``valid``, else one by the shares of Figure 3's kinds."""
+def draw(valid: float, rates: Rates, rng: random.Random, *, layout: bool = False) -> Flaw:
+    """No flaw with probability ``valid``, else one by the shares of Figure 3's kinds. ``layout``: of a problem whose
+    operands' layout is easily taken wrongly."""
     fine, kind, fault, other = rng.random() < valid, rng.random(), rng.random(), rng.random()
+    moved = rates.layout_shift if layout else 0.0
     if fine:
         return Flaw.NONE
-    if kind < rates.compile_share:
+    if kind < rates.compile_share - moved:
         return Flaw.COMPILE
-    kind -= rates.compile_share
+    kind -= rates.compile_share - moved
     if kind < rates.runtime_share:
         return Flaw.FAULT if fault < rates.fault_share else Flaw.RAISES
-    if kind - rates.runtime_share < rates.numeric_share:
+    if kind - rates.runtime_share < rates.numeric_share + moved:
         return Flaw.NUMERIC
     return Flaw.NO_CODE if other < 0.7 else Flaw.NO_MODELNEW
 

@@ -16,12 +16,13 @@ class Rates:
     """Probabilities in [0, 1], lengths in tokens, positions as shares of the trace."""
 
     # Length of a trace.
-    trace_tokens_mean: float = 23_700.0  # derived: Table 7 (23.66 M tokens over 10 tasks x 100 iterations, CudaForge)
+    trace_tokens_mean: float = 21_100.0  # derived: Table 7's 23 660 tokens a generation, less the answer's
     trace_sigma: float = 0.35  # assumed: of the logarithm; §3.1 gives means only
 
-    # Kernels of main generations that are valid.
-    valid_easy: float = 0.60  # assumed: §3.2 has seven of ten tasks below one half, so three are above
-    valid_hard: float = 0.26  # derived: with three easy tasks at 0.60, the mean over ten is §3.2's 36.3 %
+    # Kernels of main generations that are valid, where no error is to be repaired. With `repair_odds` these give 0.60
+    # and 0.26 over a chain of iterations, and §3.2's 36.3 % over the ten tasks.
+    valid_easy: float = 0.56  # assumed: §3.2 has seven of ten tasks below one half, so three are above
+    valid_hard: float = 0.205  # derived from it and the mean
     success: float = 1.0  # multiplies the odds of a valid kernel, everywhere
 
     # Forks: validity rises with the share of decisions that the prefix commits.
@@ -31,9 +32,11 @@ class Rates:
     share_needed: float = 1.0  # assumed: the share of decisions at which a fork is as good as the main
 
     # What goes wrong, as shares of the kernels that are not valid (Figure 3's kinds).
-    compile_share: float = 0.55  # assumed from §3.2: "fails predominantly at compile time"
+    compile_share: float = 0.58  # assumed from §3.2: "fails predominantly at compile time"
     runtime_share: float = 0.18  # assumed
-    numeric_share: float = 0.21  # assumed from §3.2: mismatches recur
+    numeric_share: float = 0.18  # assumed
+    layout_shift: float = 0.10  # assumed from §3.2: mismatches recur on transposed and triangular products, and so
+    # much of the compile errors' share is theirs there
     fault_share: float = 0.30  # assumed: of the runtime failures, how many are faults and not exceptions
     # the rest (0.06) is Figure 3's "other": no code, no ModelNew
 
@@ -61,16 +64,36 @@ class Rates:
                 raise ValueError(f"{item.name} must lie in [0, 1]")
         if self.compile_share + self.runtime_share + self.numeric_share > 1:
             raise ValueError("the shares of failures exceed 1")
+        if self.layout_shift > self.compile_share:
+            raise ValueError("layout_shift exceeds compile_share")
 
-    def main_valid(self, *, easy: bool) -> float:
-        """P(valid) of a main generation's kernel."""
-        return scale_odds(self.valid_easy if easy else self.valid_hard, self.success)
+    def main_valid(self, *, easy: bool, repairing: bool = False) -> float:
+        """P(valid) of a main generation's kernel. ``repairing``: the prompt shows what failed."""
+        repair = self.repair_odds if repairing else 1.0
+        return scale_odds(self.valid_easy if easy else self.valid_hard, self.success * repair)
 
-    def fork_valid(self, *, easy: bool, committed_share: float) -> float:
+    def fork_valid(self, *, easy: bool, committed_share: float, repairing: bool = False) -> float:
         """P(valid) of a fork whose prefix commits that share of the decisions (Table 2, Figure 6)."""
         reached = min(1.0, committed_share / self.share_needed) if self.share_needed > 0 else 1.0
         floor = scale_odds(self.valid_without_prefix, self.success)
-        return floor + (self.main_valid(easy=easy) - floor) * reached
+        return floor + (self.main_valid(easy=easy, repairing=repairing) - floor) * reached
+
+
+GLM = Rates()
+DEEPSEEK = Rates(
+    trace_tokens_mean=20_200.0,  # derived: 522.6 s (§3.1) at the rate below, less the answer's
+    valid_easy=0.652,  # assumed, as above: 0.68 over a chain
+    valid_hard=0.232,  # derived: then the mean over the ten tasks is §3.2's 40.7 %
+    valid_without_prefix=0.009,  # derived: Table 2, 6 of 10 tasks have a valid one in 100
+    compile_share=0.36,  # assumed from §3.2: "more runtime failures"
+    runtime_share=0.40,
+)
+"""DeepSeek-V4-Pro, where the paper tells it from GLM-5.1, whose rates are the defaults."""
+
+TOKENS_PER_S = {"glm-5.1": 33.5, "deepseek-v4-pro": 43.6}
+"""Derived. GLM: Table 7's 23 660 tokens a generation in §3.1's 706.9 s. DeepSeek: Table 8's 14 860 tokens and 407 s an
+iteration, less 59.0 s of validation and 26.1 % of 26.6 s of profiling."""
+RATES = {"glm-5.1": GLM, "deepseek-v4-pro": DEEPSEEK}
 
 
 def scale_odds(probability: float, factor: float) -> float:

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import hashlib
 import random
+from dataclasses import dataclass
 
 from specgen.llm.server_types import Chat, Piece
 from specgen.llm.synthetic import commitments, flaws, roles, trace, unknown
 from specgen.llm.synthetic.design import Design
 from specgen.llm.synthetic.feedback import Feedback, read_prompt
-from specgen.llm.synthetic.rates import Rates, scale_odds
+from specgen.llm.synthetic.rates import Rates
 from specgen.llm.synthetic.tasks import AnyTask
 
 MODEL_ID = "specgen-synthetic"
@@ -33,6 +34,15 @@ _OUTRO = (
 )
 
 
+@dataclass(frozen=True)
+class Told:
+    """An answer, and what only its writer knows: the mistake in its kernel (None where it knows no such problem)."""
+
+    pieces: list[Piece]
+    design: Design | None = None
+    flaw: flaws.Flaw | None = None
+
+
 class SyntheticSource:
     """A `specgen.llm.server_types.Source`. The same ``seed`` and ``rates`` give the same answers."""
 
@@ -44,29 +54,31 @@ class SyntheticSource:
 
     def answer(self, chat: Chat) -> list[Piece]:
         """The whole answer. Deterministic in the source's seed and ``chat``."""
+        return self.tell(chat).pieces
+
+    def tell(self, chat: Chat) -> Told:
+        """The same with its secret."""
         rng = self._rng(chat)
         prompt = chat.prompt
         feedback = read_prompt(prompt)
         if not chat.fork and roles.asks_for_json(chat):
-            return self._role(feedback, chat, rng)
+            return Told(self._role(feedback, chat, rng))
         if feedback.task is None:
-            return self._unknown(prompt, chat, rng)
+            return Told(self._unknown(prompt, chat, rng))
         if chat.fork or not chat.thinking:
-            return [Piece("content", self._fork(feedback.task, feedback, chat, rng))]
+            return self._fork(feedback.task, feedback, chat, rng)
         return self._main(feedback.task, feedback, rng)
 
     def _rng(self, chat: Chat) -> random.Random:
         key = f"{self._seed}\0{chat.seed}\0{chat.fork}\0{chat.thinking}\0{chat.rendered}\0{chat.prefix}\0{chat.opening}"
         return random.Random(hashlib.sha256(key.encode()).digest())
 
-    def _main(self, task: AnyTask, feedback: Feedback, rng: random.Random) -> list[Piece]:
+    def _main(self, task: AnyTask, feedback: Feedback, rng: random.Random) -> Told:
         written = trace.write(task, self._target(task, feedback, rng), feedback, self.rates, rng)
-        valid = self.rates.main_valid(easy=task.easy)
-        if feedback.failed:
-            valid = scale_odds(valid, self.rates.repair_odds)
-        flaw = flaws.draw(valid, self.rates, rng)
+        valid = self.rates.main_valid(easy=task.easy, repairing=bool(feedback.failed))
+        flaw = flaws.draw(valid, self.rates, rng, layout=task.layout)
         content = _answer(task, written.design, flaw, inside=False, rng=rng)
-        return [Piece("reasoning", written.text), Piece("content", content)]
+        return Told([Piece("reasoning", written.text), Piece("content", content)], written.design, flaw)
 
     def _target(self, task: AnyTask, feedback: Feedback, rng: random.Random) -> Design:
         """Where this iteration's reasoning will arrive."""
@@ -80,12 +92,14 @@ class SyntheticSource:
             moved = moved.with_choice(axis, rng.choice(feedback.others)[axis])
         return moved
 
-    def _fork(self, task: AnyTask, feedback: Feedback, chat: Chat, rng: random.Random) -> str:
+    def _fork(self, task: AnyTask, feedback: Feedback, chat: Chat, rng: random.Random) -> Told:
         committed = commitments.read(task.space, chat.prefix)
         design = task.complete(committed, feedback.base, self.rates.keep_undecided, rng)
         share = len(committed) / len(task.space.axes)
-        flaw = flaws.draw(self.rates.fork_valid(easy=task.easy, committed_share=share), self.rates, rng)
-        return _answer(task, design, flaw, inside=_inside_block(chat.opening), rng=rng)
+        valid = self.rates.fork_valid(easy=task.easy, repairing=bool(feedback.failed), committed_share=share)
+        flaw = flaws.draw(valid, self.rates, rng, layout=task.layout)
+        content = _answer(task, design, flaw, inside=_inside_block(chat.opening), rng=rng)
+        return Told([Piece("content", content)], design, flaw)
 
     def _unknown(self, prompt: str, chat: Chat, rng: random.Random) -> list[Piece]:
         code = unknown.code(prompt, rng)

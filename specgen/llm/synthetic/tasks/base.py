@@ -78,6 +78,7 @@ class Task:
     operands: tuple[str, str]  # input and output in prose
     remarks: tuple[str, ...]  # true sentences about the problem, for its traces
 
+    layout: ClassVar[bool] = False  # its operands' layout is easily taken wrongly
     language: ClassVar[str] = "C++"
     tag: ClassVar[str] = "cpp"  # of its fences
     slips: ClassVar[Slips] = CXX_SLIPS

@@ -79,6 +79,7 @@ class StockTask:
     wrong: tuple[Edit, ...]
     operands: tuple[str, str]
     remarks: tuple[str, ...]
+    layout: bool = False  # triangular or transposed: easily taken wrongly (§3.2)
 
     language: ClassVar[str] = "CUDA"
     tag: ClassVar[str] = "cuda"
@@ -186,11 +187,16 @@ _PRODUCT_REMARKS = (
 )
 
 
-def _product(name: str, title: str, remark: str, *, wgmma: bool = True) -> StockTask:
+_ZEROS = "most of the products are with zeros"
+
+
+def _product(
+    name: str, title: str, remark: str, *, easy: bool = False, layout: bool = False, wgmma: bool = True
+) -> StockTask:
     issue = _axis("issue", "operand format and instruction", _TF32, _HALF, *([_WGMMA] if wgmma else []))
     styles = _PRODUCT | ({"wgmma": ("shared", "tensor", "wgmma")} if wgmma else {})
-    space = DesignSpace(name, (_REUSE, _UNITS, issue))
-    return StockTask(name, title, False, space, styles, _WRONG_PRODUCT, ("A and B", "C"), (remark, *_PRODUCT_REMARKS))
+    space, remarks = DesignSpace(name, (_REUSE, _UNITS, issue)), (remark, *_PRODUCT_REMARKS)
+    return StockTask(name, title, easy, space, styles, _WRONG_PRODUCT, ("A and B", "C"), remarks, layout)
 
 
 _HINGE = StockTask(
@@ -239,15 +245,15 @@ _DIAGONAL = StockTask(
 
 CUDA_TASKS: tuple[StockTask, ...] = (
     _HINGE,
-    _product("T2", "3D tensor times matrix", "the two leading dimensions of A are one long list of rows"),
+    _product("T2", "3D tensor times matrix", "the two leading dimensions of A are one long list of rows", easy=True),
     _product("T3", "4D tensor times matrix", "the three leading dimensions of A are one long list of rows"),
     _DIAGONAL,
     _product("T5", "product of symmetric matrices", "symmetry lets either operand be read either way"),
-    _product("T6", "product of upper triangular matrices", "most of the products are with zeros", wgmma=False),
-    _product("T7", "product of lower triangular matrices", "most of the products are with zeros", wgmma=False),
-    _product("T8", "transposed matrix times matrix", "A is walked along its columns"),
-    _product("T9", "matrix times transposed matrix", "both operands are contiguous along the sum"),
-    _product("T10", "product of transposed matrices", "neither operand lies the way the product wants it"),
+    _product("T6", "product of upper triangular matrices", _ZEROS, layout=True, wgmma=False),
+    _product("T7", "product of lower triangular matrices", _ZEROS, layout=True, wgmma=False),
+    _product("T8", "transposed matrix times matrix", "A is walked along its columns", layout=True),
+    _product("T9", "matrix times transposed matrix", "both operands are contiguous along the sum", layout=True),
+    _product("T10", "product of transposed matrices", "neither operand lies the way the product wants it", layout=True),
 )
 
 _END = r".*?(?=^[^\s)\]}]|\Z)"  # of a definition at module level
