@@ -114,13 +114,12 @@ class Trace:
             (self._sure if certain else self._maybe).append((self._chars, len(self._parts)))
 
     async def ids(self, prefix: str, tokens: Tokens) -> tuple[list[int], str]:
-        """Ids of the reasoning up to ``prefix``'s end, and the rest of ``prefix`` that no mark covers. Texts that came
-        without ids are tokenised once."""
-        if not self.text.startswith(prefix):
-            return [], prefix
-        chars, count = self._last(self._sure, len(prefix))
+        """Ids of the reasoning up to ``prefix``'s end, and the rest of ``prefix`` that no mark covers (or that is
+        another text). Texts that came without ids are tokenised once."""
+        shared = _common(self.text, prefix)
+        chars, count = self._last(self._sure, shared)
         out = await self._run(0, count, tokens)
-        further, more = self._last(self._maybe, len(prefix))
+        further, more = self._last(self._maybe, shared)
         if further > chars:
             run = await self._run(count, more, tokens)
             if await tokens.decoded(run) == prefix[chars:further]:
@@ -142,3 +141,10 @@ class Trace:
                 part = self._parts[at] = await tokens.encoded(part)
             out += part
         return out
+
+
+def _common(one: str, other: str) -> int:
+    """How many characters both begin with."""
+    if one.startswith(other):
+        return len(other)
+    return next((at for at, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))

@@ -142,6 +142,22 @@ def test_a_chunk_of_several_ids_is_checked(server: ScriptedServer) -> None:
     assert asyncio.run(by_ids(server, "vllm", main, 9)) == P + "Tofab" + CLOSE
 
 
+def test_a_prefix_that_goes_on_otherwise_shares_what_it_can(server: ScriptedServer) -> None:
+    async def ask() -> str:
+        server.template = template(keep="false")
+        owned(server, "vllm")
+        server.scripts = [[piece("tile ", [84]), piece("of", [85], finish="stop"), DONE], [piece("x", [1]), DONE]]
+        model = await connect(ModelProfile(base_url=server.url))
+        async with model.main(PROMPT, seed=1, max_tokens=9) as stream:
+            assert len([delta async for delta in stream]) == 2
+        async with model.fork(PROMPT, "tile or", seed=1, max_tokens=9):
+            pass
+        await model.aclose()
+        return text_of(server.bodies[-1])
+
+    assert asyncio.run(ask()) == P + "Tor" + CLOSE
+
+
 def test_ids_whose_text_comes_later(server: ScriptedServer) -> None:
     """vLLM holds back a character until its last token."""
     main: list[Step] = [piece("a", [65]), piece("", [66]), piece("→", [67]), piece("", finish="stop"), DONE]
