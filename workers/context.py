@@ -12,6 +12,7 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 
 import jsonschema
 import structlog
@@ -28,6 +29,7 @@ from specgen.types import Json, Prompt, Usage
 FENCED = re.compile(r"```(?:json)?[ \t]*\n(.*?)\n```", re.DOTALL)
 ROLE_TOKENS = 8_192
 ROLE_ATTEMPTS = 2
+REFUSED = "#refused"  # in the key of a reply that did not fit, and was asked for again
 
 log = structlog.get_logger(__name__)
 
@@ -55,6 +57,12 @@ def device_facts(view: PoolView, backend: str, label: str) -> CpuFacts | GpuFact
     return cpu_facts() if backend == "cpu" else GpuFacts("unknown")
 
 
+@lru_cache(maxsize=32)
+def renderer(prompt_dir: str) -> Renderer:
+    """Kept by the process: compiling templates holds up all streams of its event loop. Files are looked at each time."""
+    return Renderer(prompt_dir or None)
+
+
 @dataclass
 class JobContext:
     """`Context` over the store and the job's model."""
@@ -70,7 +78,7 @@ class JobContext:
     hashes: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self._renderer = Renderer(self.job.spec.prompt_dir or None)
+        self._renderer = renderer(self.job.spec.prompt_dir)
 
     def render(self, template: str, **variables: object) -> str:
         """A template with ``problem`` and ``device`` given already."""
@@ -84,26 +92,48 @@ class JobContext:
 
     async def ask(self, role: str, key: str, template: str, schema: Mapping[str, Json], **variables: object) -> Json:
         """A role's JSON reply; None where none fits the schema. Memoised by ``key`` in the store."""
+        # rendered also where the reply is known: the prompt's hash must not depend on when the role was asked
+        prompt = Prompt(self.render("shared/role.md.j2", role=role), self.render(template, **variables))
         memo = await asyncio.to_thread(self.store.side_call, self.job.id, key)
         if memo is not None:
             return memo.reply
-        prompt = Prompt(self.render("shared/role.md.j2", role=role), self.render(template, **variables))
-        reply: Json = None
-        usage = Usage(reported=True)
         for attempt in range(ROLE_ATTEMPTS):
+            last = attempt == ROLE_ATTEMPTS - 1
+            under = key if last else f"{key}{REFUSED}{attempt}"
+            if await asyncio.to_thread(self.store.side_call, self.job.id, under) is not None:
+                continue  # asked, and refused, before a crash
             answer = await self.model.complete(prompt, seed=attempt, max_tokens=ROLE_TOKENS, schema=schema)
-            usage += answer.usage  # a reply that is refused is paid, too
             self.paid.append(answer.usage)
-            try:
-                fenced = FENCED.search(answer.text)
-                reply = json.loads(fenced[1] if fenced else answer.text)
-                jsonschema.validate(reply, schema)
-                break
-            except (ValueError, jsonschema.ValidationError) as exc:
-                log.warning("role_reply_refused", role=role, key=key, attempt=attempt, error=str(exc)[:200])
-                reply = None
+            reply = parsed(answer.text, schema)
+            if isinstance(reply, Refusal):
+                log.warning("role_reply_refused", role=role, key=key, attempt=attempt, error=reply.why)
+                await self._save(under, None, answer.usage)
+            else:
+                return await self._save(key, reply, answer.usage)
+        return None
+
+    async def _save(self, key: str, reply: Json, usage: Usage) -> Json:
+        """Before it is used: what was paid is known, whatever happens next."""
         cost = self.price.cost(usage) if self.price else None
         saved = await asyncio.to_thread(
             self.store.save_side_call, self.job.id, key, reply, usage, cost=cost, token=self.token
         )
         return saved.reply
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """Why a reply cannot be used."""
+
+    why: str
+
+
+def parsed(text: str, schema: Mapping[str, Json]) -> Json | Refusal:
+    """The JSON of a reply, fenced or bare, where it fits the schema."""
+    try:
+        fenced = FENCED.search(text)
+        reply: Json = json.loads(fenced[1] if fenced else text)
+        jsonschema.validate(reply, schema)
+    except (ValueError, jsonschema.ValidationError) as exc:
+        return Refusal(str(exc)[:200])
+    return reply

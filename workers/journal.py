@@ -6,6 +6,7 @@ Database calls are synchronous and run in a thread each; every write carries the
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import time
 import uuid
 from collections.abc import Callable
@@ -18,13 +19,22 @@ from redis.exceptions import RedisError
 
 from specgen.client import events_key
 from specgen.controller.cancelling import patiently
-from specgen.controller.ports import CandidateNote, GenerationRecord, Unfinished
+from specgen.controller.ports import (
+    Answered,
+    CandidateNote,
+    GenerationRecord,
+    Left,
+    Measured,
+    Unfinished,
+    prefix_key,
+)
 from specgen.crash_points import crash_point
 from specgen.settings import Price
-from specgen.store import Store
+from specgen.store import GenerationRow, Store, UnfinishedRecord
 from specgen.types import EvaluationRequest, EvaluationResult, Event, EventKind, Origin, Phase, Trigger
 
 LEASE_S = 15.0  # of an iteration worker on its job; renewed four times as often
+CUT_OFF = ("cancelled", "abandoned")  # by us, or by our end: no answer
 EVENTS_KEPT = 20_000  # entries of a job's stream
 EVENTS_EXPIRE_S = 7 * 86_400
 
@@ -52,26 +62,27 @@ class Journal:
     price: Price | None = None
 
     async def trigger(self, trigger: Trigger, launched: int) -> int:
-        """A row of ``triggers``."""
-        key = uuid.uuid4().hex
+        """A row of ``triggers``. One that fires again after a crash, at the same place, is the same row."""
+        fired = f"{self.job_id}/{self.iteration}/{trigger.kind}/{trigger.position}/{launched}/{trigger.text}"
+        key = hashlib.sha256(fired.encode()).hexdigest()
         return await stored(
             self.store.add_trigger, self.job_id, self.iteration, trigger, launched, token=self.token, key=key
         )
 
-    async def generation_started(self, origin: Origin, *, seed: int, prefix_chars: int, trigger_id: int | None) -> int:
-        """A row of ``generations``."""
+    async def generation_started(self, origin: Origin, *, seed: int, prefix: str, trigger_id: int | None) -> int:
+        """A row of ``generations``, whose key begins with the prefix's."""
         return await stored(
             self.store.start_generation,
             self.job_id,
             self.iteration,
             kind=origin,
             seed=seed,
-            prefix_chars=prefix_chars,
+            prefix_chars=len(prefix),
             trigger_id=trigger_id,
             model=self.model,
             template_hash=self.template_hash,
             token=self.token,
-            key=uuid.uuid4().hex,
+            key=f"{prefix_key(prefix)}-{uuid.uuid4().hex}",
         )
 
     async def generation_finished(self, generation_id: int, record: GenerationRecord) -> None:
@@ -108,19 +119,17 @@ class Journal:
         validated = await stored(self.store.validation_of, self.job_id, record.candidate_id)
         return CandidateNote(record.candidate_id, False, outcome, validated is not None)
 
-    async def unfinished(self) -> tuple[Unfinished, ...]:
-        """Candidates of this iteration that an attempt which died left without an outcome."""
+    async def left(self) -> Left:
+        """Answers, outcomes and unfinished candidates of this iteration: nothing where this attempt is the first."""
+        rows = await stored(self.store.generations, self.job_id, self.iteration)
+        if not rows:
+            return Left()
+        measured = await stored(self.store.evaluated, self.job_id, self.iteration)
         records = await stored(self.store.unfinished, self.job_id, self.iteration)
-        return tuple(
-            Unfinished(
-                candidate_id=record.candidate.candidate_id,
-                source=record.candidate.source,
-                origin=record.candidate.origin,
-                validated=record.validated,
-                request_id=record.request.request_id if record.request else "",
-                phase=record.request.phase if record.request else Phase.VALIDATE,
-            )
-            for record in records
+        return Left(
+            tuple(_answered(row) for row in rows if row.ended_at and row.finish_reason not in CUT_OFF),
+            tuple(Measured(it.candidate.candidate_id, it.origin, it.result) for it in measured),
+            tuple(_unfinished(record) for record in records),
         )
 
     async def request(self, request: EvaluationRequest) -> None:
@@ -140,6 +149,24 @@ class Journal:
             return final
         except ValueError:  # no such request: not this job's, or never stored
             return False
+
+
+def _answered(row: GenerationRow) -> Answered:
+    return Answered(
+        row.id, row.kind, row.trigger_id, row.seed, row.prefix_chars, row.row_key.partition("-")[0],
+        row.finish_reason, row.reasoning, row.content,
+    )  # fmt: skip
+
+
+def _unfinished(record: UnfinishedRecord) -> Unfinished:
+    return Unfinished(
+        candidate_id=record.candidate.candidate_id,
+        source=record.candidate.source,
+        origin=record.candidate.origin,
+        validated=record.validated,
+        request_id=record.request.request_id if record.request else "",
+        phase=record.request.phase if record.request else Phase.VALIDATE,
+    )
 
 
 @dataclass

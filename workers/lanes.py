@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -51,6 +52,7 @@ class Lanes:
     events: Stream
     spent: Spent
     count: Count
+    outside: Outside = field(default_factory=lambda: Outside())
     evaluations: dict[int, Evaluations] = field(default_factory=dict)  # of the iterations that run
     _begun: list[Iteration] = field(default_factory=list)  # all of this attempt
     _side: list[Usage] = field(default_factory=list)  # what roles were asked in this attempt
@@ -74,10 +76,11 @@ class Lanes:
         """The next iteration (with several lanes: all that follow, too). Returns the job's state and why."""
         await asyncio.to_thread(self.store.set_state, self.job.id, JobState.RUNNING, "", self.token)
         done = await self._iterations()
-        if (end := await self.conclusion.reached(done)) is not None:
-            return end
-        if all(record.closed for record in done) and await self._shall_rest():
-            return JobState.RUNNING, ""  # at a boundary already: the user's wish is done
+        if all(record.closed for record in done):  # what is open gets its boundary first
+            if (end := await self.conclusion.reached(done)) is not None:
+                return end
+            if await self._shall_rest():
+                return JobState.RUNNING, ""  # at a boundary already: the user's wish is done
         await self._prepare(done)
         keeper = asyncio.ensure_future(self._keep_budgets())
         try:
@@ -94,7 +97,7 @@ class Lanes:
         self.history = History(entry(e) for e in evaluated if e.iteration in closed)
         self.search: SearchAlgorithm = resolve(self.job.spec.search)
         self.search.load(self.job.search_state)
-        self.model = await _connect(self.profile)
+        self.model = await self.outside.connect(self.profile)
 
     async def _drive(self, left: list[IterationRecord], opened: int) -> tuple[JobState, str]:
         lanes: set[asyncio.Task[IterationOutcome]] = set()
@@ -175,7 +178,7 @@ class Lanes:
         )  # fmt: skip
 
     async def _device(self) -> CpuFacts | GpuFacts:
-        async with closing_pool(self.settings, self.job.spec.label) as pool:
+        async with self.outside.pool(self.settings, self.job.spec.label) as pool:
             return device_facts(await pool.view(), self.job.spec.problem.backend, self.job.spec.label)
 
     async def _lane(self, record: IterationRecord) -> IterationOutcome:
@@ -196,7 +199,7 @@ class Lanes:
         )  # fmt: skip
         plan = IterationPlan(
             prompt=record.prompt,
-            history=await asyncio.to_thread(self.store.history, self.job.id),
+            history=await asyncio.to_thread(self.store.history, self.job.id, without=record.iteration),
             criterion=termination.resolve(spec.termination),
             policy=ForkPolicy.model_validate(self.settings.forks.model_dump() | spec.policy),
             seed=rng_for(spec.seed, record.iteration).getrandbits(31),
@@ -204,7 +207,7 @@ class Lanes:
             speculation=spec.speculation,
             loop_chars=profile.loop_chars,
         )
-        async with closing_pool(self.settings, spec.label) as pool:
+        async with self.outside.pool(self.settings, spec.label) as pool:
             evaluations = Evaluations(
                 self.job.id,
                 record.iteration,
@@ -219,6 +222,8 @@ class Lanes:
             await pool.open(evaluations.scope)
             iteration = Iteration(plan, self.model, pool, evaluations, journal, events)
             self._begun.append(iteration)
+            if Budget.of(spec).reached(self.spent):
+                iteration.end_for_budget()
             try:
                 return await iteration.run()
             finally:
@@ -295,3 +300,11 @@ async def closing_pool(settings: Settings, label: str) -> AsyncIterator[RedisPoo
         yield pool
     finally:
         await pool.aclose()
+
+
+@dataclass(frozen=True)
+class Outside:
+    """How lanes come to what is not this machine's: the LLM and the devices."""
+
+    connect: Callable[[ModelProfile], Awaitable[OpenAICompatible]] = _connect
+    pool: Callable[[Settings, str], AbstractAsyncContextManager[RedisPool]] = closing_pool

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from dataclasses import dataclass, field
 
 from specgen.controller.cancelling import patiently
-from specgen.controller.ports import Pool, Recorder
+from specgen.controller.ports import Pool, Recorder, Unfinished
 from specgen.settings import EvaluationPolicy
 from specgen.types import QUARANTINED, EvaluationRequest, EvaluationResult, Origin, Phase, ProblemSpec, Status
 
@@ -39,7 +39,7 @@ class Outcome:
     """
 
     candidate_id: str
-    origins: tuple[Origin, ...]  # empty: an attempt at this iteration that died had asked for it
+    origins: tuple[Origin, ...]
     result: EvaluationResult
     fresh: bool
 
@@ -81,21 +81,16 @@ class Evaluations:
         await self._submit(request)
         return None
 
-    async def take_up(self) -> int:
+    async def take_up(self, unfinished: Iterable[Unfinished]) -> None:
         """Go on with what an attempt at this iteration that died had begun: a request that is queued or running still
-        is not doubled, a kernel that was found valid is profiled. Returns how many candidates."""
-        taken = 0
-        for left in await self.recorder.unfinished():
-            if left.candidate_id in self.pending or left.candidate_id in self.settled:
-                continue  # a generation of this attempt has it already
+        is not doubled, a kernel that was found valid is profiled. Which generations gave them is for `offer` to say."""
+        for left in unfinished:
             phase = Phase.PROFILE if left.validated else Phase.VALIDATE
             request = self._request(left.candidate_id, left.source, left.origin, phase)
             if left.request_id:
                 request = request.model_copy(update={"request_id": left.request_id, "phase": left.phase})
             self.pending[left.candidate_id] = Pending(request, [])
             await self._submit(request)
-            taken += 1
-        return taken
 
     def _request(self, candidate_id: str, source: str, origin: Origin, phase: Phase) -> EvaluationRequest:
         validate = phase is Phase.VALIDATE
@@ -135,9 +130,9 @@ class Evaluations:
             if pending is not None and pending.request.request_id == result.request_id:
                 yield result, await self._settle(result, pending)
             elif await self.recorder.result(result):  # asked for before a crash, and nobody has stored it yet
-                self.pending.pop(result.candidate_id, None)
+                late = self.pending.pop(result.candidate_id, None)
                 self.settled[result.candidate_id] = result
-                yield result, Outcome(result.candidate_id, (), result, fresh=True)
+                yield result, Outcome(result.candidate_id, tuple(late.origins) if late else (), result, fresh=True)
 
     async def _settle(self, result: EvaluationResult, pending: Pending) -> Outcome | None:
         await self.recorder.result(result)

@@ -16,9 +16,10 @@ from specgen.controller.answers import Answer, FirstBlock
 from specgen.controller.cancelling import finish, patiently, stop
 from specgen.controller.evaluations import Evaluations, Outcome
 from specgen.controller.forks import ForkGate
-from specgen.controller.ports import Events, Model, Pool, Recorder
+from specgen.controller.ports import Answered, Events, Model, Pool, Recorder
 from specgen.controller.receipts import Receipt
 from specgen.controller.repetition import LoopWatch
+from specgen.controller.resuming import ENDED, Former
 from specgen.controller.termination import Criterion, Threshold
 from specgen.controller.triggers import TriggerParser
 from specgen.errors import ModelAccessError, ModelUnavailable, PoolUnavailable, ProblemError
@@ -75,7 +76,10 @@ class Iteration:
     _trace: list[str] = field(default_factory=list)
     _receipts: list[Receipt] = field(default_factory=list)
     _told_at: float | None = None
-    _boundary: asyncio.Future[IterationReason] = field(init=False)
+    _boundary: asyncio.Future[IterationReason] | None = None  # None before `run`
+    _spent: bool = False  # a budget of the job
+    _terminating: Outcome | None = None  # the kernel that ends the iteration early
+    _former: Former = field(default_factory=Former)
     _forks: set[asyncio.Task[None]] = field(default_factory=set)
     _fork_count: int = 0
     _launching: asyncio.Lock = field(default_factory=asyncio.Lock)
@@ -87,14 +91,19 @@ class Iteration:
     async def run(self) -> IterationOutcome:
         """Until the boundary; on every path the streams are closed and the scope is closed."""
         self._boundary = asyncio.get_running_loop().create_future()
-        tasks = [asyncio.create_task(work()) for work in (self._main, self._collect, self._watch)]
-        for task in tasks:
-            task.add_done_callback(self._fail)
+        tasks: list[asyncio.Task[None]] = []
         try:
+            await self._resume()
+            if self._spent:
+                self._end(IterationReason.BUDGET)
+            if not self._boundary.done():
+                tasks += [asyncio.create_task(work()) for work in (self._main, self._collect, self._watch)]
+            for task in tasks:
+                task.add_done_callback(self._fail)
             reason = await self._boundary
         finally:
             await finish(self._close(tasks))
-        chosen = self.outcomes[-1] if reason is IterationReason.EARLY else self._best()
+        chosen = self._terminating if reason is IterationReason.EARLY else self._best()
         return IterationOutcome(reason, tuple(self.outcomes), chosen, self.threshold, self.main_failure)
 
     async def _close(self, tasks: list[asyncio.Task[None]]) -> None:
@@ -110,12 +119,15 @@ class Iteration:
         return max(valid, key=lambda o: o.result.speedup or 0.0, default=None)
 
     def _end(self, reason: IterationReason) -> None:
-        if not self._boundary.done():
-            self._boundary.set_result(reason)
+        if not self._over:
+            self._started.set_result(reason)
 
     def end_for_budget(self) -> None:
-        """The job's budget is spent: a boundary here and now, with what was measured. Nothing if one is under way."""
-        self._end(IterationReason.BUDGET)
+        """The job's budget is spent: a boundary here and now, with what was measured. Nothing if one is under way.
+        Before `run`: nothing is asked any more, only what an attempt that died had measured counts."""
+        self._spent = True
+        if self._boundary is not None:
+            self._end(IterationReason.BUDGET)
 
     @property
     def usages(self) -> list[Usage]:
@@ -129,15 +141,60 @@ class Iteration:
 
     def _fail(self, task: asyncio.Task[None]) -> None:
         """A part of the iteration that raises ends the iteration with its error."""
-        if not task.cancelled() and (error := task.exception()) is not None and not self._boundary.done():
-            self._boundary.set_exception(error)
+        if not task.cancelled() and (error := task.exception()) is not None and not self._over:
+            self._started.set_exception(error)
+
+    @property
+    def _started(self) -> asyncio.Future[IterationReason]:
+        assert self._boundary is not None, "`run` makes it"
+        return self._boundary
+
+    @property
+    def _over(self) -> bool:
+        return self._started.done()
+
+    # -------------------------------------------------------------------------------------- after a crash
+
+    async def _resume(self) -> None:
+        """Go on where an attempt at this iteration died: its outcomes pass the termination test again, in their order,
+        so that a boundary that was due is taken now; its answers give their kernels without being paid again."""
+        self._former = former = Former(await self.recorder.left())
+        for outcome in former.outcomes():
+            self._decide(outcome)
+        due = self._over or former.without_code
+        if not due:
+            await self.evaluations.take_up(former.left.unfinished)
+        for it, source in former.forks:
+            if due:  # no device is asked any more; what was known before counts still
+                note = await self.recorder.candidate(source, Origin.FORK, it.generation_id, it.trigger_id)
+                if note.outcome is not None:
+                    self.outcomes.append(Outcome(note.candidate_id, (Origin.FORK,), note.outcome, fresh=False))
+            elif known := await self.evaluations.offer(source, Origin.FORK, it.generation_id, it.trigger_id):
+                self._decide(known)
+            else:
+                self.gate.outstanding += 1
+
+    async def _main_again(self, main: Answered) -> None:
+        """The main generation had ended: its answer is in the store."""
+        self.main_ended, self._trace = True, [main.reasoning]
+        if main.finish_reason == "repetition":
+            watched = LoopWatch(self.plan.loop_chars).feed(main.reasoning)
+            await self._cut_short(self._former.cut_at or watched or 0)
+            return
+        receipt = Receipt.restored(main)
+        if main.finish_reason not in ENDED:
+            self.main_failure = "the model server broke off"
+        await self._main_answer(main.generation_id, receipt, receipt.answer(prefilled=False))
 
     # -------------------------------------------------------------------------------------- main generation
 
     async def _main(self) -> None:
         """Line 5: the reasoning generation, monitored; then its own kernel (the fallback)."""
+        if self._former.main is not None:
+            await self._main_again(self._former.main)
+            return
         generation = await self.recorder.generation_started(
-            Origin.MAIN, seed=self.plan.seed, prefix_chars=0, trigger_id=None
+            Origin.MAIN, seed=self.plan.seed, prefix="", trigger_id=None
         )
         parser = TriggerParser(self.plan.policy.classes) if self._speculates else None
         receipt, watch = self._receipt(), LoopWatch(self.plan.loop_chars)
@@ -174,7 +231,10 @@ class Iteration:
         if not self.model.can_fork:
             self._main_without_code(failed=True)
             return
-        generation = await self._continue(prefix, self.plan.seed, None, receipt)
+        if (answered := self._former.continuation(self.plan.seed, prefix)) is not None:
+            generation, receipt = answered.generation_id, Receipt.restored(answered)
+        else:
+            generation = await self._continue(prefix, self.plan.seed, None, receipt)
         await self._main_answer(generation, receipt, receipt.answer(prefilled=True))
 
     def _main_without_code(self, *, failed: bool) -> None:
@@ -239,7 +299,7 @@ class Iteration:
     async def _continue(self, prefix: str, seed: int, trigger_id: int | None, receipt: Receipt) -> int:
         """One non-reasoning generation on P ⊕ π, stopped at its closing fence. Returns its row id."""
         generation = await self.recorder.generation_started(
-            Origin.FORK, seed=seed, prefix_chars=len(prefix), trigger_id=trigger_id
+            Origin.FORK, seed=seed, prefix=prefix, trigger_id=trigger_id
         )
         block = FirstBlock()
         try:
@@ -260,6 +320,10 @@ class Iteration:
 
     async def _fork(self, prefix: str, seed: int, trigger_id: int) -> None:
         """Lines 11–13: one speculative generation, its kernel sent to validation."""
+        if self._former.paid(seed, prefix):  # its kernel was offered when this attempt began
+            await patiently(lambda: self.pool.release(self.evaluations.scope))
+            self._answered()
+            return
         receipt = self._receipt()
         generation = await self._continue(prefix, seed, trigger_id, receipt)
         answer = receipt.answer(prefilled=True)
@@ -289,7 +353,6 @@ class Iteration:
 
     async def _collect(self) -> None:
         """Lines 13–22: results as they return, in the order of their return."""
-        await self.evaluations.take_up()
         async for result, outcome in self.evaluations.outcomes():
             await self.events.publish(
                 EventKind.RESULT,
@@ -303,29 +366,34 @@ class Iteration:
                 raise ProblemError(f"the reference failed: {result.error.strip()[:300]}", "mend the problem file")
             if outcome is not None:
                 await self._outcome(outcome)
-            if self._boundary.done():
+            if self._over:
                 return
 
     async def _outcome(self, outcome: Outcome) -> None:
         """Lines 14–21 for one candidate: τ before s enters H, then the test. What comes back while the boundary is
         under way is stored, but decides nothing any more."""
-        if self._boundary.done():
+        if self._over:
+            return
+        self._decide(outcome)
+        for _ in range(outcome.origins.count(Origin.FORK)):
+            self._answered()
+
+    def _decide(self, outcome: Outcome) -> None:
+        if self._over:
             return
         self.outcomes.append(outcome)
-        forks = outcome.origins.count(Origin.FORK)
         speedup = outcome.result.speedup
         early = False
         if outcome.fresh and speedup is not None:
             early = self._terminates(speedup)
             self.history.append(speedup)
-        if early and forks:
+        if early and Origin.FORK in outcome.origins:
+            self._terminating = outcome
             self._end(IterationReason.EARLY)
         elif Origin.MAIN in outcome.origins:
             if speedup is None:
                 self.main_failure = f"{outcome.result.status}: {outcome.result.error}"
             self._end(IterationReason.MAIN)
-        for _ in range(forks):
-            self._answered()
 
     def _terminates(self, speedup: float) -> bool:
         criterion, before = self.plan.criterion, tuple(self.history)

@@ -6,6 +6,7 @@ The controller imports neither the scheduler nor kombu nor SQLAlchemy; `workers.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
@@ -117,6 +118,46 @@ class Unfinished:
     phase: Phase = Phase.VALIDATE  # and its phase
 
 
+@dataclass(frozen=True)
+class Answered:
+    """A generation of this iteration that an attempt which died had received to its end: it is not paid again.
+    ``prefix_key``: see `prefix_key`."""
+
+    generation_id: int
+    origin: Origin
+    trigger_id: int | None
+    seed: int
+    prefix_chars: int
+    prefix_key: str
+    finish_reason: str
+    reasoning: str
+    content: str
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A final outcome of this iteration that such an attempt had stored."""
+
+    candidate_id: str
+    origin: Origin  # of the request that gave it
+    result: EvaluationResult
+
+
+@dataclass(frozen=True)
+class Left:
+    """What an attempt at this iteration that died left behind; each in the order in which it came."""
+
+    answered: tuple[Answered, ...] = ()
+    measured: tuple[Measured, ...] = ()
+    unfinished: tuple[Unfinished, ...] = ()
+
+
+def prefix_key(prefix: str) -> str:
+    """Names a reasoning prefix: of two generations of one iteration with the same seed and kind, those with the same
+    prefix were asked the same."""
+    return hashlib.sha256(prefix.encode()).hexdigest()[:31]
+
+
 class Recorder(Protocol):
     """The store, as one iteration writes to it. Every call carries the job's fencing token inside; StaleLease
     means that another worker owns the job now, and the iteration must stop without a further write."""
@@ -124,8 +165,8 @@ class Recorder(Protocol):
     async def trigger(self, trigger: Trigger, launched: int) -> int:
         """Record a trigger and how many forks it launched; returns its row id."""
 
-    async def generation_started(self, origin: Origin, *, seed: int, prefix_chars: int, trigger_id: int | None) -> int:
-        """Record that a generation was asked for; returns its row id."""
+    async def generation_started(self, origin: Origin, *, seed: int, prefix: str, trigger_id: int | None) -> int:
+        """Record that a generation on P ⊕ prefix was asked for; returns its row id."""
 
     async def generation_finished(self, generation_id: int, record: GenerationRecord) -> None:
         """Record how it went."""
@@ -133,7 +174,7 @@ class Recorder(Protocol):
     async def candidate(self, source: str, origin: Origin, generation_id: int, trigger_id: int | None) -> CandidateNote:
         """Keep a source; says whether this job had it already, and with which final outcome."""
 
-    async def unfinished(self) -> tuple[Unfinished, ...]:
+    async def left(self) -> Left:
         """What an earlier attempt at this iteration left; nothing where there was none."""
 
     async def request(self, request: EvaluationRequest) -> None:

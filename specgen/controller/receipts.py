@@ -5,9 +5,9 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 
-from specgen.controller.answers import Answer, extract
-from specgen.controller.ports import GenerationRecord, Stream
-from specgen.types import Usage
+from specgen.controller.answers import Answer, FirstBlock, extract
+from specgen.controller.ports import Answered, GenerationRecord, Stream
+from specgen.types import Origin, Usage
 
 
 @dataclass
@@ -21,7 +21,14 @@ class Receipt:
     stream: Stream | None = None
     first_token_at: float | None = None
     longest_gap_s: float | None = None
+    stored_reason: str = ""  # how it ended, where it is read from the store
     _last: float | None = None  # monotonic seconds of the last delta
+
+    @classmethod
+    def restored(cls, answered: Answered) -> Receipt:
+        """Of a generation that an attempt which died had received."""
+        block = FirstBlock().feed(answered.content) if answered.origin is Origin.FORK else None
+        return cls(answered.content, block=block, stored_reason=answered.finish_reason)
 
     def add(self, kind: str, text: str) -> None:
         """One delta."""
@@ -38,6 +45,8 @@ class Receipt:
     def finish_reason(self) -> str:
         """The stream's; ``stop`` where nothing more was wanted, ``repetition`` where it went round in circles,
         ``broken`` where it never opened."""
+        if self.stored_reason:
+            return self.stored_reason
         if self.stream is None or self.failure:
             return "broken"
         if self.loops_from is not None:

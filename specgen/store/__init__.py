@@ -27,6 +27,7 @@ from specgen.store.records import (
     SideCall,
     TokenTotals,
     TriggerRecord,
+    UnfinishedRecord,
 )
 
 
@@ -63,6 +64,7 @@ __all__ = [
     "Store",
     "TokenTotals",
     "TriggerRecord",
+    "UnfinishedRecord",
     "downgrade",
     "migrate",
 ]

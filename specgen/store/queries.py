@@ -33,14 +33,17 @@ class Queries(Wishes):
         query = select(t.iterations).where(t.iterations.c.job_id == job_id).order_by(t.iterations.c.iteration)
         return tuple(iteration_record(row) for row in self._rows(query))
 
-    def history(self, job_id: str) -> tuple[float, ...]:
-        """H: 0, then the speedups of valid, profiled kernels in the order in which their profiles came back."""
+    def history(self, job_id: str, *, without: int | None = None) -> tuple[float, ...]:
+        """H: 0, then the speedups of valid, profiled kernels in the order in which their profiles came back; perhaps
+        ``without`` those of one iteration."""
         outcomes = t.outcomes.c
         query = (
             select(outcomes.speedup)
             .where(outcomes.job_id == job_id, outcomes.speedup.is_not(None))
             .order_by(outcomes.id)
         )
+        if without is not None:
+            query = query.where(outcomes.iteration != without)
         return (0.0, *(float(row.speedup) for row in self._rows(query)))
 
     def evaluated(self, job_id: str, iteration: int | None = None) -> tuple[EvaluatedRecord, ...]:
@@ -207,4 +210,5 @@ def _generation(row: Any) -> GenerationRow:
         usage=usage_of(row),
         reasoning=row.reasoning,
         content=row.content,
+        row_key=row.row_key or "",
     )

@@ -153,6 +153,7 @@ class GenerationRow:
     usage: Usage
     reasoning: str
     content: str
+    row_key: str = ""
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ import pytest
 
 from specgen.controller.budgets import Spent
 from specgen.controller.loop import Iteration, IterationOutcome
-from specgen.controller.ports import Unfinished
+from specgen.controller.ports import Left, Unfinished
 from specgen.errors import ModelAccessError, ModelUnavailable, ProblemError, StaleLease
 from specgen.settings import ForkPolicy, Price
 from specgen.types import (
@@ -257,7 +257,7 @@ def test_what_a_dead_attempt_left_is_gone_on_with() -> None:
         Unfinished(names[1], sources[1], Origin.FORK, validated=False, request_id="of-the-dead"),
         Unfinished(names[2], sources[2], Origin.FORK, validated=False),
     )
-    pool, recorder = MemoryPool(), MemoryRecorder(left=left)
+    pool, recorder = MemoryPool(), MemoryRecorder(behind=Left(unfinished=left))
     model = ScriptedModel([say("x"), *([say("")] * 40), content(kernel("main", 2.0))])
     done = run(iteration(model, pool, recorder=recorder))
     assert done.reason is IterationReason.MAIN

@@ -12,7 +12,7 @@ from typing import Any
 from specgen.controller import termination
 from specgen.controller.evaluations import Evaluations
 from specgen.controller.loop import Iteration, IterationPlan
-from specgen.controller.ports import CandidateNote, GenerationRecord, Unfinished
+from specgen.controller.ports import CandidateNote, GenerationRecord, Left
 from specgen.errors import ModelUnavailable, StaleLease
 from specgen.settings import EvaluationPolicy, ForkPolicy
 from specgen.types import (
@@ -163,14 +163,14 @@ class MemoryRecorder:
     started: list[tuple[Origin, int]] = field(default_factory=list)
     sources: dict[str, EvaluationResult | None] = field(default_factory=dict)
     lost: bool = False
-    left: tuple[Unfinished, ...] = ()  # by an attempt that died
+    behind: Left = field(default_factory=Left)  # by an attempt that died
 
     async def trigger(self, trigger: Trigger, launched: int) -> int:
         self.triggers.append((trigger, launched))
         return len(self.triggers)
 
-    async def generation_started(self, origin: Origin, *, seed: int, prefix_chars: int, trigger_id: int | None) -> int:
-        self.started.append((origin, prefix_chars))
+    async def generation_started(self, origin: Origin, *, seed: int, prefix: str, trigger_id: int | None) -> int:
+        self.started.append((origin, len(prefix)))
         return len(self.started)
 
     async def generation_finished(self, generation_id: int, record: GenerationRecord) -> None:
@@ -182,8 +182,8 @@ class MemoryRecorder:
         outcome = self.sources.setdefault(name, None)
         return CandidateNote(name, not known, outcome)
 
-    async def unfinished(self) -> tuple[Unfinished, ...]:
-        return self.left
+    async def left(self) -> Left:
+        return self.behind
 
     async def request(self, request: EvaluationRequest) -> None:
         return None

@@ -50,7 +50,7 @@ def test_a_trigger_and_a_generation_are_stored_once(job: Running) -> None:
     assert happened
     assert [row.id for row in job.store.triggers(job.id)] == [trigger]
     with lost(job.store) as happened:
-        generation = asyncio.run(recorder.generation_started(Origin.FORK, seed=1, prefix_chars=10, trigger_id=trigger))
+        generation = asyncio.run(recorder.generation_started(Origin.FORK, seed=1, prefix="0123", trigger_id=trigger))
     assert happened
     assert [row.id for row in job.store.generations(job.id)] == [generation]
 
