@@ -5,8 +5,9 @@ Not here: HTTP (`openai_compatible`), how a fork is asked for (`dialects`).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, Literal
 
 from specgen.types import Usage
@@ -48,11 +49,13 @@ def read_usage(usage: Mapping[str, Any], timings: Mapping[str, Any] | None = Non
     Cached tokens: `prompt_tokens_details.cached_tokens` (vLLM, SGLang, OpenAI, llama.cpp), `prompt_cache_hit_tokens`
     (DeepSeek), `cached_tokens` (Moonshot), else llama.cpp's `timings.cache_n`.
     """
-    timings = timings or {}
+    timings = _mapping(timings)
     prompt = _mapping(usage.get("prompt_tokens_details"))
     completion = _mapping(usage.get("completion_tokens_details"))
     return Usage(
-        prompt_tokens=_first(usage.get("prompt_tokens"), timings.get("cache_n", 0) + timings.get("prompt_n", 0)),
+        prompt_tokens=_first(
+            usage.get("prompt_tokens"), _first(timings.get("cache_n")) + _first(timings.get("prompt_n"))
+        ),
         cached_tokens=_first(
             prompt.get("cached_tokens"),
             usage.get("prompt_cache_hit_tokens"),
@@ -72,6 +75,32 @@ def _mapping(value: object) -> Mapping[str, Any]:
 def _first(*values: object) -> int:
     """The first value that is a number above 0 (a server may fill one spelling with 0 or null and use another)."""
     for value in values:
-        if isinstance(value, int | float) and value > 0:
+        if isinstance(value, int | float) and math.isfinite(value) and value > 0:
             return int(value)
     return 0
+
+
+_FACTOR: Final = 8  # tokenizers differ from 4 characters a token by less
+_PROMPT_MORE: Final = 4096  # tokens that a template may add
+_MADE_MORE: Final = 64
+
+
+def believable(told: Usage, counted: Usage, most: int) -> Usage:
+    """``told``, with what cannot be true replaced by what was ``counted`` here; then it is not `reported`.
+
+    A prompt or an answer is neither eight times as long nor as short as it looks; where no reasoning was received there
+    may be some that the server keeps to itself, up to ``most`` tokens in all. More cached tokens than the prompt has
+    are none; more reasoning than was generated is not told.
+    """
+    prompt, made = counted.prompt_tokens, counted.completion_tokens
+    most_made = made * _FACTOR + _MADE_MORE
+    if not counted.reasoning_tokens:
+        most_made = max(most_made, most)
+    if prompt / _FACTOR <= told.prompt_tokens <= prompt * _FACTOR + _PROMPT_MORE:
+        prompt = told.prompt_tokens
+    if made / _FACTOR <= told.completion_tokens <= most_made:
+        made = told.completion_tokens
+    cached = told.cached_tokens if told.cached_tokens <= prompt else 0
+    reasoning = told.reasoning_tokens if told.reasoning_tokens <= made else 0
+    checked = Usage(prompt, cached, reasoning, made, reported=True)
+    return checked if checked == told else replace(checked, reported=False)

@@ -9,6 +9,8 @@ import asyncio
 import ssl
 from collections.abc import Awaitable, Callable, Hashable
 from dataclasses import dataclass
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
 from functools import lru_cache
 from typing import Any, Final
 from urllib.parse import urlsplit
@@ -112,6 +114,7 @@ class Sender:
                 prompt_chars=call.prompt_chars,
                 prompt_tokens=call.prompt_tokens,
                 token_timeout_s=limit,
+                max_tokens=call.body.get("max_tokens") or call.body.get("max_completion_tokens") or 0,
             )
             try:
                 await stream.begin()
@@ -152,7 +155,15 @@ def _wait(state: RetryCallState) -> float:
     seconds = float(_backoff(state))
     exc = state.outcome.exception() if state.outcome is not None else None
     if isinstance(exc, openai.APIStatusError):
-        asked = exc.response.headers.get("retry-after", "")
-        if asked.replace(".", "", 1).isdigit():
-            seconds = max(seconds, min(float(asked), _MAX_WAIT_S))
+        seconds = max(seconds, min(_asked_s(exc.response.headers.get("retry-after", "")), _MAX_WAIT_S))
     return seconds
+
+
+def _asked_s(retry_after: str) -> float:
+    """Retry-After in its two forms, seconds and a date; 0 where it is neither."""
+    if retry_after.replace(".", "", 1).isdigit():
+        return float(retry_after)
+    try:
+        return (parsedate_to_datetime(retry_after) - datetime.now(UTC)).total_seconds()
+    except (ValueError, TypeError):  # TypeError: a date without a time zone
+        return 0.0

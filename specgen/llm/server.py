@@ -32,7 +32,8 @@ from specgen.llm.replay import RecordedSource
 from specgen.llm.server_books import Ledger, PrefixCache, SequenceWriter
 from specgen.llm.server_stream import Choice, CompletionResponse, Exchange, Pace, limit
 from specgen.llm.server_types import ChatBody, NoAnswer, Source, count_tokens
-from specgen.llm.synthetic import Rates, SyntheticSource
+from specgen.llm.synthetic import SyntheticSource
+from specgen.llm.synthetic.rates import RATES, TOKENS_PER_S
 
 log = logging.getLogger(__name__)
 
@@ -212,10 +213,11 @@ def main(argv: list[str] | None = None) -> None:
     add("--port-file", type=Path, help="receives the base URL once the server listens")
     add("--speed", type=float, default=1.0, help="divides all times")
     add("--seed", type=int, default=0)
-    add("--tokens-per-s", type=float, default=ServerConfig.tokens_per_s, help="at speed 1")
-    add("--trace-tokens", type=float, default=Rates.trace_tokens_mean, help="mean length of a reasoning trace")
+    add("--like", choices=tuple(RATES), default=next(iter(RATES)), help="whose rates, of the paper's two models")
+    add("--tokens-per-s", type=float, help="of every stream at speed 1, in place of that model's")
+    add("--trace-tokens", type=float, help="mean length of a reasoning trace, in place of that model's")
     add("--success", type=float, default=1.0, help="scales the odds of a kernel that works (1: the paper's)")
-    add("--chunk-ms", type=float, default=ServerConfig.chunk_ms)
+    add("--chunk-ms", type=float, default=ServerConfig.chunk_ms, help="how long a chunk gathers tokens, wall time")
     add("--api-key", default="", help="demand this key")
     add("--recordings", type=Path, help="answer with recorded streams (`specgen model record`) of this folder")
     add("--exact", action="store_true", help="of them, only one of the very same conversation and prefix")
@@ -231,13 +233,14 @@ def main(argv: list[str] | None = None) -> None:
 
 def _chosen(options: argparse.Namespace) -> Starlette:
     """The application that the command line asks for. A recording has its own times of reading the prompt."""
-    config = ServerConfig(
-        speed=options.speed, tokens_per_s=options.tokens_per_s, chunk_ms=options.chunk_ms, api_key=options.api_key
-    )
+    rate = TOKENS_PER_S[options.like] if options.tokens_per_s is None else options.tokens_per_s
+    config = ServerConfig(speed=options.speed, tokens_per_s=rate, chunk_ms=options.chunk_ms, api_key=options.api_key)
     if options.recordings is not None:
         source = RecordedSource.load(options.recordings, exact=options.exact)
         return create_app(source, replace(config, prefill_tokens_per_s=float("inf")))
-    rates = Rates(trace_tokens_mean=options.trace_tokens, success=options.success)
+    rates = replace(RATES[options.like], success=options.success)
+    if options.trace_tokens is not None:
+        rates = replace(rates, trace_tokens_mean=options.trace_tokens)
     return create_app(SyntheticSource(seed=options.seed, rates=rates), config)
 
 

@@ -48,7 +48,7 @@ class Raw(str):
     __slots__ = ()
 
 
-Step = dict[str, Any] | Pause | Break | Raw
+Step = dict[str, Any] | Pause | Break | Raw | bytes
 Script = Status | list[Step]
 
 
@@ -119,7 +119,7 @@ class ScriptedServer:
         last = body["messages"][-1]
         goes_on = last["role"] == "assistant"
         options = {"add_generation_prompt": not goes_on, **body.get("chat_template_kwargs", {})}
-        text = jinja2.Template(self.template).render(messages=body["messages"], **options)
+        text: str = jinja2.Template(self.template).render(messages=body["messages"], **options)
         return text[: text.rindex(last["content"].rstrip()) + len(last["content"])] if goes_on else text
 
     async def _tokenize(self, request: Request) -> Response:
@@ -150,7 +150,7 @@ class ScriptedServer:
             return JSONResponse(script.body, script.code, script.headers)
         return StreamingResponse(self._stream(script), media_type="text/event-stream")
 
-    async def _stream(self, script: list[Step]) -> AsyncIterator[str]:
+    async def _stream(self, script: list[Step]) -> AsyncIterator[str | bytes]:
         try:
             for step in script:
                 if isinstance(step, Pause):
@@ -158,7 +158,7 @@ class ScriptedServer:
                 elif isinstance(step, Break):
                     raise ConnectionAbortedError("as scripted")
                 else:
-                    yield step if isinstance(step, Raw) else f"data: {json.dumps(step)}\n\n"
+                    yield step if isinstance(step, Raw | bytes) else f"data: {json.dumps(step)}\n\n"
                     self.started.set()
         except asyncio.CancelledError:
             self.left_at = time.monotonic()
