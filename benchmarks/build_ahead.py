@@ -102,7 +102,10 @@ def workers(commands: list[list[str]], cache: Path, log: Path) -> Iterator[None]
         for process in started:
             process.terminate()
         for process in started:
-            process.wait(60)
+            try:
+                process.wait(60)
+            except subprocess.TimeoutExpired:
+                process.kill()
 
 
 def send(ours: Ours, scope: str, text: str) -> None:

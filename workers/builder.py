@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import signal
 import socket
 import threading
 from collections.abc import Sequence
@@ -23,7 +22,7 @@ from specgen.scheduler.keys import Keys, is_away
 from specgen.scheduler.pool import count
 from specgen.scheduler.waiting import Waiting
 from specgen.settings import Settings, get_settings
-from workers.ending import refuse
+from workers.ending import refuse, until_signal
 from workers.labels import arch_list, ask_gpu, gpus_here, labels, parse_device
 from workers.patience import AWAY
 from workers.secrets import forget_secrets
@@ -81,9 +80,8 @@ def run(yard: Yard, stop: threading.Event) -> None:
             stop.wait(AGAIN_S if isinstance(exc, InfrastructureError) else 1.0)
 
 
-def serve(devices: Sequence[Device], settings: Settings, stop: threading.Event) -> None:
+def serve(kinds: Sequence[Target], made: Plan, settings: Settings, stop: threading.Event) -> None:
     """Join the pool and build until ``stop``."""
-    kinds, made = targets(devices), plan(devices)
     enter_pool(settings, f"builder-{os.getpid()}@{socket.gethostname()}", stop, "builder")
     keys = Keys(settings.prefix, settings.pool.order)
     with redis.Redis.from_url(settings.redis, decode_responses=True) as client:
@@ -105,16 +103,13 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--device", type=parse_device, action="append", default=[], help="such as cpu:0; repeatable")
     parser.add_argument("--gpus", default="", help="all, or numbers such as 0,1")
     parsed = parser.parse_args(arguments)
-    stop = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stop.set())
     forget_secrets()
     os.environ["CUDA_VISIBLE_DEVICES"] = ""  # no build may use a device
     try:
         devices = [*parsed.device, *gpus_here(parsed.gpus)]
         if not devices:
             raise SettingsError("a builder needs the devices of its host", "--device cpu:0 (repeatable), or --gpus all")
-        serve(devices, get_settings(), stop)
+        serve(targets(devices), plan(devices), get_settings(), until_signal())
     except SpecGenError as exc:
         refuse(exc)
 

@@ -1,9 +1,12 @@
-"""How a process of the pool ends that cannot go on. Codes: 2, it was refused; 75, another start may do better."""
+"""How a process of the pool ends: told to, or because it cannot go on. Codes: 2, it was refused; 75, another start may
+do better."""
 
 from __future__ import annotations
 
 import os
+import signal
 import sys
+import threading
 from collections.abc import Callable
 from typing import NoReturn
 
@@ -14,6 +17,27 @@ from specgen.errors import SettingsError, SpecGenError
 REFUSED, TRY_AGAIN = 2, 75  # 75 is EX_TEMPFAIL of sysexits.h
 
 log = structlog.get_logger(__name__)
+
+
+def until_signal() -> threading.Event:
+    """Set by SIGTERM or SIGINT, after which this process should end. For a main thread that waits for it.
+
+    Set by a thread: a handler runs in the main thread, at any moment, also while that holds the event's own lock, for
+    which the handler would then wait for ever.
+    """
+    stop = threading.Event()
+    told, tell = os.pipe2(os.O_CLOEXEC)
+    os.set_blocking(tell, False)
+    signal.set_wakeup_fd(tell, warn_on_full_buffer=False)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: None)
+
+    def listen() -> None:
+        os.read(told, 1)
+        stop.set()
+
+    threading.Thread(target=listen, name="signals", daemon=True).start()
+    return stop
 
 
 def refuse(error: SpecGenError) -> NoReturn:

@@ -7,9 +7,7 @@ Without a password, so bound to loopback unless told otherwise; what it tells ar
 from __future__ import annotations
 
 import argparse
-import signal
 import sys
-import threading
 
 import redis
 from prometheus_client import CollectorRegistry, start_http_server
@@ -20,6 +18,7 @@ from specgen.errors import EnvironmentLacking
 from specgen.scheduler.keys import Keys
 from specgen.scheduler.metrics import PoolCollector
 from specgen.settings import get_settings
+from workers.ending import until_signal
 
 ADDRESS, PORT = "127.0.0.1", 9464
 PATIENCE_S = 3.0  # with Redis; Prometheus itself gives up after ten
@@ -31,9 +30,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--address", default=ADDRESS)
     parser.add_argument("--port", type=int, default=PORT)
     parsed = parser.parse_args(arguments)
-    settings, stop = get_settings(), threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stop.set())
+    settings, stop = get_settings(), until_signal()
     client = redis.Redis.from_url(
         settings.redis,
         decode_responses=True,

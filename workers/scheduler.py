@@ -9,7 +9,6 @@ pool with another version of SpecGen in it is refused.
 
 from __future__ import annotations
 
-import signal
 import sys
 import threading
 import time
@@ -25,6 +24,7 @@ from specgen.scheduler.keys import Keys, is_away
 from specgen.scheduler.members import Membership, keep
 from specgen.settings import get_settings
 from workers.app import app
+from workers.ending import until_signal
 
 INSPECT_TIMEOUT_S = 1.0
 RETRY_S = 0.5
@@ -83,9 +83,7 @@ def join(membership: Membership, stop: threading.Event, url: str) -> None:
 
 def main() -> None:
     """Run until SIGTERM or SIGINT."""
-    settings, stop = get_settings(), threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stop.set())
+    settings, stop = get_settings(), until_signal()
     keys = Keys(settings.prefix, settings.pool.order)
     with redis.Redis.from_url(settings.redis, decode_responses=True) as client:
         scheduler = ElasticScheduler(

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -265,6 +267,19 @@ def test_a_host_whose_every_core_is_a_device_builds_nothing_ahead(redis_url, mon
     with pytest.raises(SystemExit):
         main([word for core in os.sched_getaffinity(0) for word in ("--device", f"cpu{core}")])
     assert "none is left for a builder" in capsys.readouterr().err
+
+
+def test_a_signal_never_waits_for_the_lock_of_the_event_that_it_sets() -> None:
+    program = """
+import os, signal
+from workers.ending import until_signal
+stop = until_signal()
+with stop._cond:  # as within `wait`, which the signal may interrupt anywhere
+    os.kill(os.getpid(), signal.SIGTERM)
+    sum(range(1000))
+assert stop.wait(20)
+"""
+    assert subprocess.run([sys.executable, "-c", program], timeout=60, check=False).returncode == 0
 
 
 def test_architectures_as_torch_writes_them() -> None:
