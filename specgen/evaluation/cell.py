@@ -20,6 +20,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal
 
+from pydantic import ValidationError
+
 import specgen
 from specgen.errors import EnvironmentLacking, InfrastructureError
 from specgen.evaluation.sandbox import LARGE_PAGES
@@ -113,8 +115,9 @@ class _Zygote:
         found.channel.sock.close()
         with contextlib.suppress(subprocess.TimeoutExpired):
             found.process.wait(5)
-        if found.process.poll() is None:
-            found.process.kill()
+        if found.process.poll() is None:  # it may be making the build support: its compilers end with it
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(found.process.pid, signal.SIGKILL)
             found.process.wait()
 
 
@@ -267,7 +270,10 @@ class Cell:
         elif "ready" in frame:
             self.ready = True
         elif "result" in frame:
-            self._result = EvaluationResult.model_validate(frame["result"])
+            try:
+                self._result = EvaluationResult.model_validate(frame["result"])
+            except ValidationError as exc:
+                self._result = self._dead(f"the judge's result is none: {' '.join(str(exc).split())[:300]}")
 
     def _dead(self, reason: str) -> EvaluationResult:
         assert self._request is not None

@@ -42,8 +42,14 @@ def _prepare() -> None:
     gc.freeze()  # a judge's collection before its timed window would walk all of torch: 0.15 s
 
 
+def _end(*_: object) -> None:
+    """With the compilers that are making the build support; cells, in sessions of their own, end by themselves."""
+    os.killpg(0, signal.SIGKILL)
+
+
 def main(argv: list[str]) -> None:
     """Serve one worker: each message carries a cell's spec, its watch pipe and its judge's socket."""
+    signal.signal(signal.SIGTERM, _end)
     processes.die_with_parent(signal.SIGTERM)
     # cpp_extension asks on import whether there is a GPU; asked of the CUDA runtime, no fork could use it any more
     os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"
@@ -71,6 +77,7 @@ def _fork_cell(message: Message, fds: list[int], channel: Channel, support: str,
         return
     try:
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
         channel.sock.close()
         supervise(CellSpec.of(message), fds[0], socket.socket(fileno=fds[1]), support, error)
     finally:

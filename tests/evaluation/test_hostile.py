@@ -13,14 +13,16 @@ import pytest
 
 from benchmarks.hostile import breakage, evaluations
 from benchmarks.hostile.candidates import CANDIDATES, HONEST
-from specgen.evaluation import sandbox
+from specgen.evaluation import processes, sandbox
 from specgen.evaluation.alibi import Alibi
 from specgen.evaluation.archive import pack, unpack
-from specgen.evaluation.cell import Cell
+from specgen.evaluation.cell import Cell, _Zygote, close_zygote
 from specgen.evaluation.verdict import Verdict
 from specgen.evaluation.wire import ProtocolError, decode, memory_file, memory_file_of
 from specgen.settings import EvaluationPolicy
 from specgen.types import Status
+
+from .test_cells import wait_for
 
 QUICK = (
     "closes its connection and goes on",
@@ -140,3 +142,23 @@ def test_a_project_that_is_its_own_environment_is_not_shown(tmp_path: Path, monk
     trees = sandbox.python_trees()
     assert str(tmp_path / "lib") in trees
     assert str(tmp_path) not in trees
+
+
+def test_a_zygote_ends_with_its_compilers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Killed while it makes the build support, it once left them running for a minute."""
+    compiler = tmp_path / "c++"
+    compiler.write_text('#!/bin/sh\ncase "$1" in --version) exec /usr/bin/c++ --version;; esac\nexec sleep 300\n')
+    compiler.chmod(0o755)
+    monkeypatch.setenv("CXX", str(compiler))
+    close_zygote()
+    cell = Cell.start(evaluations.DEVICE, EvaluationPolicy(), tmp_path / "cache")
+    assert _Zygote._current is not None
+    zygote = _Zygote._current.process
+    try:
+        assert wait_for(lambda: processes.descendants(zygote.pid), 60)
+        compilers = processes.descendants(zygote.pid)
+        zygote.terminate()
+        assert wait_for(lambda: not any(map(processes.running, compilers)), 30)
+    finally:
+        cell.kill()
+        close_zygote()
