@@ -20,10 +20,10 @@ from typing import Self
 from benchmarks.search import cost
 from specgen.evaluation.cell import Device
 from specgen.llm.synthetic.design import Design
-from specgen.llm.synthetic.flaws import Flaw, edits
+from specgen.llm.synthetic.flaws import Flaw, recognise
 from specgen.llm.synthetic.tasks import TASKS, Task
 from specgen.settings import EvaluationPolicy
-from specgen.types import EvaluationRequest, EvaluationResult, Phase, Profile, Status, Timing, normalise_source
+from specgen.types import EvaluationRequest, EvaluationResult, Phase, Profile, Status, Timing
 
 SPEED = "SPECGEN_SIMULATED_SPEED"
 SERVICE_S = {Phase.VALIDATE: 22.9, Phase.PROFILE: 26.5}  # §3.1, GLM-5.1, at speed 1
@@ -55,13 +55,8 @@ def inspect(source: str) -> tuple[Task, Design, Flaw, str]:
     design = next(task.space.comments_in(source), None)
     if design is None:
         raise NotModelled(f"no design of {task.name} in the comment")
-    right, given = task.render(design), normalise_source(source)
-    if normalise_source(right) == given:
-        return task, design, Flaw.NONE, ""
-    for flaw in STATUS:
-        for edit in edits(task, flaw):
-            if edit.find in right and normalise_source(right.replace(edit.find, edit.replace)) == given:
-                return task, design, flaw, edit.replace
+    if (found := recognise(source, task, design)) is not None:
+        return task, design, *found
     raise NotModelled("the source differs from its design by no known mistake")
 
 

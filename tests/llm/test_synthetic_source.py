@@ -12,7 +12,7 @@ import pytest
 from specgen.llm.server_types import Chat, ChatBody
 from specgen.llm.synthetic import MODEL_ID, Rates, SyntheticSource, commitments
 from specgen.llm.synthetic.design import Design
-from specgen.llm.synthetic.flaws import Flaw, edits
+from specgen.llm.synthetic.flaws import Flaw, edits, spoil
 from specgen.llm.synthetic.tasks import TASKS, Task
 from tests.llm.material import fork_messages, messages
 
@@ -156,6 +156,30 @@ def test_after_an_error_the_design_mostly_stays_and_the_trace_names_it() -> None
     kept = sum(commitments.read(task.space, reasoning) == base for reasoning in reasonings)
     assert 30 <= kept <= 57
     assert all("compile_error" in reasoning for reasoning in reasonings)
+
+
+@tasks
+def test_a_mistake_that_the_prompt_does_not_tell_of_mostly_stays(task: Task) -> None:
+    broken = spoil(task.render(task.space.extreme(best=True)), task, Flaw.NUMERIC, random.Random(1))
+    said = f"## The kernel\n\n```python\n{broken}```\n\n"
+
+    told = share_of_working(task, messages(task.name, said + "status: wrong_value\n"), 150)
+    untold = share_of_working(task, messages(task.name, said), 150)
+
+    assert untold < 0.6 * told
+
+
+def test_a_speedup_in_the_prompt_leads_to_the_decision_that_lags_furthest() -> None:
+    task = BY_NAME["T4"]
+    slow = task.space.extreme(best=False)
+    said = f"```python\n{task.render(slow)}```\n\n"
+
+    def changed(outcome: str) -> int:
+        asked = (chat(messages("T4", said + outcome), seed) for seed in range(120))
+        answers = (code(text(CERTAIN, one, "content")) for one in asked)
+        return sum(design_of(task, answer)["algo"] != "blocks" for answer in answers)
+
+    assert changed("status: valid\nspeedup: 0.500x\n") > 1.5 * changed("status: valid\n")
 
 
 def test_an_unknown_problem_gets_no_kernel_and_is_told_so() -> None:

@@ -48,6 +48,10 @@ class Axis:
         weights = [0.25 + option.quality if careful else 1.25 - option.quality for option in self.options]
         return rng.choices(self.values, weights)[0]
 
+    def lacks(self, value: str) -> float:
+        """How much quality the best value has over this one."""
+        return max(option.quality for option in self.options) - self[value].quality
+
     def better(self, value: str, rng: random.Random) -> str:
         """A value of higher quality, or the same where there is none."""
         higher = [option.value for option in self.options if option.quality > self[value].quality]
@@ -112,8 +116,12 @@ class DesignSpace:
                 choices.append((axis.name, base[axis.name] if base is not None and kept else careless))
         return Design(tuple(choices))
 
-    def move(self, base: Design, rng: random.Random, *, improve: float, sidestep: float) -> Design:
-        """One or two decisions changed: to a better value, a random one, or (the rest) a worse one."""
+    def move(self, base: Design, rng: random.Random, *, improve: float, sidestep: float, guided: float = 0.0) -> Design:
+        """One or two decisions changed: to a better value, a random one, or (the rest) a worse one. With probability
+        ``guided``, instead, the decision that is furthest from its best value, to a better one."""
+        if guided and rng.random() < guided:
+            held = max(self.axes, key=lambda axis: axis.lacks(base[axis.name]))
+            return base.with_choice(held.name, held.better(base[held.name], rng))
         design = base
         open_axes = [axis for axis in self.axes if axis.better(base[axis.name], rng) != base[axis.name]]
         for _ in range(rng.choice((1, 1, 2))):

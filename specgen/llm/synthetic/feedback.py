@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from specgen.llm.synthetic.design import Design
+from specgen.llm.synthetic.flaws import Flaw
+from specgen.llm.synthetic.flaws import recognise as recognise_flaw
 from specgen.llm.synthetic.tasks import AnyTask, recognise
 from specgen.types import Status
 
@@ -30,6 +32,7 @@ class Feedback:
     others: tuple[Design, ...] = ()
     failed: str = ""  # the base's status where it is not valid
     speedup: float | None = None
+    untold: Flaw = Flaw.NONE  # the base's mistake, where the prompt says nothing of what became of it
 
 
 @lru_cache(maxsize=64)
@@ -49,4 +52,17 @@ def read_prompt(prompt: str) -> Feedback:
     else:
         failed = "an error" if _LOG.search(rest) else ""
     speedup = None if failed else _SPEEDUP.search(rest)
-    return Feedback(task, designs[0], tuple(designs[1:]), failed, float(speedup[1]) if speedup else None)
+    told = stated is not None or failed or speedup is not None
+    return Feedback(
+        task=task,
+        base=designs[0],
+        others=tuple(designs[1:]),
+        failed=failed,
+        speedup=float(speedup[1]) if speedup else None,
+        untold=Flaw.NONE if told else _mistake(rest.partition("\n```")[0], task, designs[0]),
+    )
+
+
+def _mistake(source: str, task: AnyTask, design: Design) -> Flaw:
+    found = recognise_flaw(source, task, design)
+    return Flaw.NONE if found is None else found[0]

@@ -8,8 +8,10 @@ from __future__ import annotations
 import random
 from enum import StrEnum
 
+from specgen.llm.synthetic.design import Design
 from specgen.llm.synthetic.rates import Rates
 from specgen.llm.synthetic.tasks import AnyTask, Edit
+from specgen.types import normalise_source
 
 
 class Flaw(StrEnum):
@@ -50,6 +52,19 @@ def edits(task: AnyTask, flaw: Flaw) -> tuple[Edit, ...]:
         Flaw.NUMERIC: task.wrong,
         Flaw.NO_MODELNEW: (Edit("class ModelNew(", "class Model("),),
     }.get(flaw, ())
+
+
+def recognise(source: str, task: AnyTask, design: Design) -> tuple[Flaw, str] | None:
+    """What is wrong with a kernel of that design, and the mistaken text; None where it is neither the correct file nor
+    one with a known mistake."""
+    right, given = task.render(design), normalise_source(source)
+    if normalise_source(right) == given:
+        return Flaw.NONE, ""
+    for flaw in Flaw:
+        for edit in edits(task, flaw):
+            if edit.find in right and normalise_source(right.replace(edit.find, edit.replace)) == given:
+                return flaw, edit.replace
+    return None
 
 
 def spoil(source: str, task: AnyTask, flaw: Flaw, rng: random.Random) -> str:

@@ -46,6 +46,8 @@ class Rates:
     keep_undecided: float = 0.50  # assumed: a fork keeps the previous kernel's value where its prefix says nothing
     repair_odds: float = 1.5  # assumed: multiplies the odds after an error was shown
     keep_on_error: float = 0.70  # assumed: after an error the design itself stays
+    guided: float = 0.50  # assumed: shown a speedup, it changes the decision that holds the kernel back most
+    copied_mistake: float = 0.70  # assumed: a mistake of the kernel shown stays in where the prompt tells of no failure
 
     # The trace's manner. Every length in characters of reasoning.
     fence_every_chars: float = 3_500.0  # derived: 913 public reasoning blocks, 4.9 M characters, 2 812 fence lines

@@ -76,7 +76,7 @@ class SyntheticSource:
     def _main(self, task: AnyTask, feedback: Feedback, rng: random.Random) -> Told:
         written = trace.write(task, self._target(task, feedback, rng), feedback, self.rates, rng)
         valid = self.rates.main_valid(easy=task.easy, repairing=bool(feedback.failed))
-        flaw = flaws.draw(valid, self.rates, rng, layout=task.layout)
+        flaw = self._slip(task, feedback, valid, rng)
         content = _answer(task, written.design, flaw, inside=False, rng=rng)
         return Told([Piece("reasoning", written.text), Piece("content", content)], written.design, flaw)
 
@@ -86,18 +86,25 @@ class SyntheticSource:
             return task.space.sample(rng, careful=True)
         if feedback.failed and rng.random() < self.rates.keep_on_error:
             return feedback.base
-        moved = task.space.move(feedback.base, rng, improve=self.rates.improve, sidestep=self.rates.sidestep)
+        rates, guided = self.rates, self.rates.guided if feedback.speedup is not None else 0.0
+        moved = task.space.move(feedback.base, rng, improve=rates.improve, sidestep=rates.sidestep, guided=guided)
         if feedback.others and rng.random() < _CROSSOVER:
             axis = rng.choice(task.space.axes).name
             moved = moved.with_choice(axis, rng.choice(feedback.others)[axis])
         return moved
+
+    def _slip(self, task: AnyTask, feedback: Feedback, valid: float, rng: random.Random) -> flaws.Flaw:
+        """What goes wrong. A mistake that nobody told it of is easily taken over with the rest of the kernel."""
+        if feedback.untold is not flaws.Flaw.NONE and rng.random() < self.rates.copied_mistake:
+            return feedback.untold
+        return flaws.draw(valid, self.rates, rng, layout=task.layout)
 
     def _fork(self, task: AnyTask, feedback: Feedback, chat: Chat, rng: random.Random) -> Told:
         committed = commitments.read(task.space, chat.prefix)
         design = task.complete(committed, feedback.base, self.rates.keep_undecided, rng)
         share = len(committed) / len(task.space.axes)
         valid = self.rates.fork_valid(easy=task.easy, repairing=bool(feedback.failed), committed_share=share)
-        flaw = flaws.draw(valid, self.rates, rng, layout=task.layout)
+        flaw = self._slip(task, feedback, valid, rng)
         content = _answer(task, design, flaw, inside=_inside_block(chat.opening), rng=rng)
         return Told([Piece("content", content)], design, flaw)
 
