@@ -161,6 +161,15 @@ def configure(home: str, sandbox: str) -> Settings:
 
 def access_of(settings: Settings, name: str, base_url: str, model: str, api_key: str) -> ModelProfile:
     """The LLM to use, tried once. Raises ModelAccessError or SettingsError before anything is started."""
+    profile = profile_of(settings, name, base_url, model, api_key)
+    seen = asyncio.run(detect(profile))
+    can = "forks the reasoning" if seen.can_fork else f"no speculation: {seen.why_not}"
+    console.print(f"LLM: {seen.model} at {profile.base_url} ({seen.dialect}): {can}", markup=False)
+    return profile.model_copy(update={"model": seen.model})
+
+
+def profile_of(settings: Settings, name: str, base_url: str, model: str, api_key: str) -> ModelProfile:
+    """A named profile with what the command line gives. Raises ModelAccessError or SettingsError; asks nobody."""
     if name not in settings.llm and name != "default":
         raise SettingsError(f"no LLM profile is called {name!r}", f"profiles: {', '.join(settings.llm) or 'none'}")
     profile = settings.llm.get(name, ModelProfile())
@@ -170,10 +179,7 @@ def access_of(settings: Settings, name: str, base_url: str, model: str, api_key:
         raise ModelAccessError(
             "no LLM endpoint is set", "give --base-url and --model, or --synthetic 60 for the synthetic model server"
         )
-    seen = asyncio.run(detect(profile))
-    can = "forks the reasoning" if seen.can_fork else f"no speculation: {seen.why_not}"
-    console.print(f"LLM: {seen.model} at {profile.base_url} ({seen.dialect}): {can}", markup=False)
-    return profile.model_copy(update={"model": seen.model})
+    return profile
 
 
 @contextlib.contextmanager
