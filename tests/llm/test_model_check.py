@@ -1,4 +1,4 @@
-"""`specgen model check`: what it says of a server that does everything, of a proxy that buffers, of one without forks."""
+"""`specgen model check`: what it says of a server that does everything, of a buffering proxy, of one without forks."""
 
 from __future__ import annotations
 
