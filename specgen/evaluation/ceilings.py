@@ -5,6 +5,7 @@ Not here: measuring (:mod:`specgen.evaluation.machines`).
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -48,8 +49,16 @@ class Ceilings:
     def _get(self, name: str, measure: Callable[[], float]) -> float:
         if name not in self._known:
             self._known[name] = measure()
-            self._path.parent.mkdir(parents=True, exist_ok=True)
-            draft = self._path.with_suffix(f".{os.getpid()}")
+            with contextlib.suppress(OSError):  # a full or read-only cache: measured again by the next judge
+                self._store()
+        return self._known[name]
+
+    def _store(self) -> None:
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        draft = self._path.with_suffix(f".{os.getpid()}")
+        try:
             draft.write_text(json.dumps(self._known))
             draft.replace(self._path)
-        return self._known[name]
+        except OSError:
+            draft.unlink(missing_ok=True)
+            raise
