@@ -16,6 +16,7 @@ from benchmarks.hostile.candidates import CANDIDATES, HONEST
 from specgen.evaluation import processes, sandbox
 from specgen.evaluation.alibi import Alibi
 from specgen.evaluation.archive import pack, unpack
+from specgen.evaluation.build.toolchain import Deadline, cxx, run
 from specgen.evaluation.cell import Cell, _Zygote, close_zygote
 from specgen.evaluation.verdict import Verdict
 from specgen.evaluation.wire import ProtocolError, decode, memory_file, memory_file_of
@@ -162,3 +163,14 @@ def test_a_zygote_ends_with_its_compilers(tmp_path: Path, monkeypatch: pytest.Mo
     finally:
         cell.kill()
         close_zygote()
+
+
+@pytest.mark.parametrize("part", ["as", "ld"])
+def test_a_killed_part_of_the_compiler_is_no_error_of_the_source(tmp_path: Path, part: str) -> None:
+    """gcc's driver and collect2 exit with 1 and say it each in their own words."""
+    (tmp_path / part).write_text("#!/bin/sh\nkill -9 $$\n")
+    (tmp_path / part).chmod(0o755)
+    (tmp_path / "x.cpp").write_text("int main() {}\n")
+    done = run([cxx(), f"-B{tmp_path}", "x.cpp", "-o", "x"], tmp_path, Deadline.after(60))
+    assert done.code == 1
+    assert done.killed, done.output

@@ -26,8 +26,8 @@ import psutil
 from specgen.errors import EnvironmentLacking
 from specgen.evaluation.build.errors import BuildTimeout, CompilerKilled
 
-# gcc's driver reports a killed cc1plus in words and exits with 1.
-_KILLED_WORDS = "Killed signal terminated program"
+# gcc's driver reports a killed cc1plus in words and exits with 1; so does collect2, in others, for a killed linker.
+_KILLED_WORDS = ("Killed signal terminated program", "ld terminated with signal 9")
 _KILLED_CODES = (137, -9)
 JOB_BYTES = 2 << 30  # one compiler over torch's headers: 1.2 GB of g++, 1.6 GB of nvcc's parts, and some room
 _CGROUP = Path("/sys/fs/cgroup")
@@ -63,7 +63,7 @@ class Completed:
     @property
     def killed(self) -> bool:
         """True where somebody else killed the compiler, which on a full machine is the kernel."""
-        return self.code in _KILLED_CODES or (self.code != 0 and _KILLED_WORDS in self.output)
+        return self.code in _KILLED_CODES or (self.code != 0 and any(words in self.output for words in _KILLED_WORDS))
 
 
 def cxx() -> str:
