@@ -95,19 +95,33 @@ class Price(Group):
         return (fresh * self.input + usage.cached_tokens * cached + usage.completion_tokens * self.output) / 1e6
 
 
+class Role(Group):
+    """How a role of a search algorithm (judge, reflector) is asked, where it is not like the main generation."""
+
+    model: str = ""  # at the same address; empty: the profile's, or the job's
+    effort: str = ""  # ``reasoning_effort`` of the request, as the server names it; empty: not said
+    price: Price | None = None  # None: the profile's
+
+
 class ModelProfile(Group):
     """One LLM endpoint. ``api_key`` is read by iteration workers only."""
 
     base_url: str = ""
     model: str = ""
     api_key: SecretStr = SecretStr("none")
-    dialect: Literal["auto", "deepseek", "vllm", "llamacpp", "completions", "specgen", "generic"] = "auto"
+    dialect: Literal[
+        "auto", "deepseek", "vllm", "llamacpp", "completions", "sglang", "openrouter", "specgen", "generic"
+    ] = "auto"
+    opens_think: bool = False  # sglang: the chat template opens <think> itself (DeepSeek R1, Qwen3-Thinking)
     temperature: float = 0.1
     extra_body: dict[str, Any] = Field(default_factory=dict)  # more fields of every request, as the server names them
     first_token_timeout_s: float = 300.0
     token_timeout_s: float = 120.0
     retries: int = 4
     price: Price | None = None
+    roles: dict[str, Role] = Field(default_factory=dict)
+    # what the model takes, prompt and answer together: longer prompts are trimmed; 0: unknown
+    context_tokens: int = Field(default=0, ge=0)
     # reasoning that repeats itself (numbers aside) over that many characters is cut; 0: never
     loop_chars: int = Field(default=4000, ge=0)
 

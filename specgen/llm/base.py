@@ -12,7 +12,7 @@ from typing import Any, Final, Literal
 
 from specgen.types import Usage
 
-Dialect = Literal["deepseek", "vllm", "llamacpp", "completions", "specgen", "generic"]
+Dialect = Literal["deepseek", "vllm", "llamacpp", "completions", "sglang", "openrouter", "specgen", "generic"]
 
 CHARS_PER_TOKEN: Final = 4
 """Where a server reports no usage, tokens are counted as characters / 4, rounded up."""

@@ -52,6 +52,10 @@ async def detect(profile: ModelProfile) -> Capabilities:
     if host == "api.openai.com":
         reason = "OpenAI hides the reasoning of its models, so it cannot be continued; the job runs without speculation"
         return replace(found, why_not=reason)
+    if dialect == "openrouter":
+        return replace(found, server="openrouter")
+    if dialect == "sglang":
+        return replace(found, opened=profile.opens_think)
     return await _templated(profile, found) if dialect in _TEMPLATED else found
 
 
@@ -130,4 +134,6 @@ def _choose(profile: ModelProfile, names: tuple[str, ...]) -> str:
 def _dialect(owner: str, host: str) -> Dialect:
     if host == "deepseek.com" or host.endswith(".deepseek.com"):
         return "deepseek"
+    if host == "openrouter.ai" or host.endswith(".openrouter.ai"):
+        return "openrouter"
     return dialects.OWNERS.get(owner.lower(), "generic")

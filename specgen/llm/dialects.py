@@ -77,10 +77,28 @@ def _llamacpp(prompt: Prompt, prefix: str, _server: Capabilities) -> Request:
     return Request([*messages(prompt), assistant], {"cache_prompt": True}, (STOP,))
 
 
+def _sglang(prompt: Prompt, prefix: str, server: Capabilities) -> Request:
+    """SGLang: of a last message that is continued only the content is taken, behind P with its generation prompt. So
+    the reasoning goes into it as the model writes it; π has its tokens where the same text gives the same ones."""
+    opened = "" if server.opened else "<think>\n"
+    thought = f"{opened}{prefix.rstrip()}\n</think>\n\n"
+    extra = {"continue_final_message": True, "separate_reasoning": False}
+    return Request([*messages(prompt), {"role": "assistant", "content": thought + PREFILL}], extra, (STOP,))
+
+
+def _openrouter(prompt: Prompt, prefix: str, _server: Capabilities) -> Request:
+    """OpenRouter: a trailing assistant message is a prefill for the providers behind it that take one. Pin one of them
+    (``extra_body = {provider = {…}}`` of the profile), or forks go elsewhere than the main generation's cache."""
+    assistant = {"role": "assistant", "reasoning": prefix, "content": PREFILL}
+    return Request([*messages(prompt), assistant], {}, (STOP,))
+
+
 FORKS: Final[dict[Dialect, Callable[[Prompt, str, Capabilities], Request]]] = {
     "deepseek": _deepseek,
     "vllm": _vllm,
     "llamacpp": _llamacpp,
+    "sglang": _sglang,
+    "openrouter": _openrouter,
     "specgen": _specgen,
 }
 """The dialects that can be forked."""
@@ -90,12 +108,14 @@ OWNERS: Final[dict[str, Dialect]] = {
     "vllm": "vllm",
     "llamacpp": "llamacpp",
     "deepseek": "deepseek",
+    "sglang": "sglang",
 }
 """`owned_by` in GET /v1/models -> dialect."""
 
 ForkReasoning = Literal["content", "dropped", "reasoning"]
-FORK_REASONING: Final[dict[Dialect, ForkReasoning]] = {"vllm": "content", "llamacpp": "dropped"}
-"""What a fork's reasoning deltas are: vLLM's reasoning parser may file the continuation there; llama.cpp repeats π."""
+FORK_REASONING: Final[dict[Dialect, ForkReasoning]] = {"vllm": "content", "sglang": "content", "llamacpp": "dropped"}
+"""What a fork's reasoning deltas are: a reasoning parser (vLLM, SGLang) may file the continuation there; llama.cpp
+repeats π."""
 
 BY_TOKENS: Final = ("vllm", "llamacpp")
 """Servers (`owned_by`) that take and give token ids: the dialect `completions`."""
@@ -103,6 +123,8 @@ BY_TOKENS: Final = ("vllm", "llamacpp")
 FIGURES: Final[dict[str, dict[str, Any]]] = {
     "vllm": {"stream_options": {"include_usage": True, "continuous_usage_stats": True}},
     "llamacpp": {"timings_per_token": True},
+    "sglang": {"stream_options": {"include_usage": True, "continuous_usage_stats": True}},
+    "openrouter": {"usage": {"include": True}},
 }
 """What makes a server (`owned_by`) tell its token counts with every chunk, so that a closed stream has them too."""
 

@@ -53,7 +53,14 @@ def refused(server: ScriptedServer, **changes: object) -> ModelAccessError:
 
 @pytest.mark.parametrize(
     ("owner", "dialect"),
-    [("vllm", "vllm"), ("llamacpp", "llamacpp"), ("specgen", "specgen"), ("deepseek", "deepseek"), ("acme", "generic")],
+    [
+        ("vllm", "vllm"),
+        ("llamacpp", "llamacpp"),
+        ("specgen", "specgen"),
+        ("deepseek", "deepseek"),
+        ("sglang", "sglang"),
+        ("acme", "generic"),
+    ],
 )
 def test_the_dialect_by_who_owns_the_models(server: ScriptedServer, owner: str, dialect: str) -> None:
     server.models = models("m", owner=owner)

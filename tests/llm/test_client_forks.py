@@ -25,7 +25,10 @@ __all__ = ["_server", "server"]  # fixtures
 PREFIX = "I'll use 64x64 tiles.\n"
 
 
-@pytest.mark.parametrize("dialect", sorted(FORKS))
+BESIDE = {"sglang", "openrouter"}  # whose prefix goes elsewhere
+
+
+@pytest.mark.parametrize("dialect", sorted(FORKS.keys() - BESIDE))
 def test_every_dialect_continues_from_the_prefix(server: ScriptedServer, dialect: str) -> None:
     got = run(server, [chunk(content="import torch\n", finish="stop"), DONE], fork=PREFIX, dialect=dialect)
     assert got.text("content") == "import torch\n"
@@ -49,6 +52,27 @@ def test_the_marks_of_each_dialect() -> None:
     assert qwen.extra["chat_template_kwargs"] == {"enable_thinking": False}
     llamacpp = FORKS["llamacpp"](prompt, PREFIX, Capabilities("llamacpp", "m"))
     assert llamacpp.messages[0] == {"role": "user", "content": "u"}
+
+
+def test_sglang_takes_the_reasoning_in_the_content_alone(server: ScriptedServer) -> None:
+    """As its documentation and source have it; not tried on a server."""
+    got = run(server, [chunk(reasoning="import torch\n", finish="stop"), DONE], fork=PREFIX, dialect="sglang")
+    (body,) = server.bodies
+    thought = "I'll use 64x64 tiles.\n</think>\n\n```python\n"
+    assert body["messages"][-1] == {"role": "assistant", "content": f"<think>\n{thought}"}
+    assert (body["continue_final_message"], body["separate_reasoning"]) == (True, False)
+    assert got.text("content") == "import torch\n"
+    opening = Capabilities("sglang", "m", opened=True)  # its template has opened <think> in P
+    assert FORKS["sglang"](PROMPT, PREFIX, opening).messages[-1]["content"] == thought
+
+
+def test_openrouter_takes_a_trailing_message(server: ScriptedServer) -> None:
+    """As its documentation has it; not tried on the service."""
+    pinned = {"provider": {"order": ["one"], "allow_fallbacks": False}}
+    run(server, [chunk(content="x", finish="stop"), DONE], fork=PREFIX, dialect="openrouter", extra_body=pinned)
+    (body,) = server.bodies
+    assert body["messages"][-1] == {"role": "assistant", "reasoning": PREFIX, "content": PREFILL}
+    assert body["provider"] == pinned["provider"]
 
 
 def test_what_is_opened_is_what_the_controller_expects_to_be_opened() -> None:
