@@ -7,7 +7,8 @@
     │   ├── ProblemError            no such file, no Model, a reference that raises
     │   ├── SettingsError           a setting or name that does not exist (with the list of those that do)
     │   ├── ModelAccessError        wrong key, unknown model, a request that the LLM refuses
-    │   │   └── ModelUnreachable        nobody answers: the user's at submit, waited for by a worker
+    │   │   ├── ModelUnreachable        nobody answers: the user's at submit, waited for by a worker
+    │   │   └── ContextTooLong          the prompt and its answer do not fit the LLM: composed again, tighter
     │   └── EnvironmentLacking      no compiler, no device, no sandbox, a database that is not migrated
     ├── CandidateFault          what a candidate did wrong: becomes a stored outcome, never propagates
     └── InfrastructureError     ours: retried, never shown to the LLM as its fault
@@ -47,6 +48,10 @@ class ModelAccessError(UserError):
 
 class ModelUnreachable(ModelAccessError):
     """The LLM's address does not answer, or answers that it cannot now."""
+
+
+class ContextTooLong(ModelAccessError):
+    """The LLM refuses a prompt because it is too long for its context."""
 
 
 class EnvironmentLacking(UserError):

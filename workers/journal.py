@@ -34,7 +34,7 @@ from specgen.store import GenerationRow, Store, UnfinishedRecord
 from specgen.types import EvaluationRequest, EvaluationResult, Event, EventKind, Origin, Phase, Trigger
 
 LEASE_S = 15.0  # of an iteration worker on its job; renewed four times as often
-CUT_OFF = ("cancelled", "abandoned")  # by us, or by our end: no answer
+NO_ANSWER = ("cancelled", "abandoned", "broken")  # by us, by our end, or by the server's
 EVENTS_KEPT = 20_000  # entries of a job's stream
 EVENTS_EXPIRE_S = 7 * 86_400
 
@@ -127,7 +127,7 @@ class Journal:
         measured = await stored(self.store.evaluated, self.job_id, self.iteration)
         records = await stored(self.store.unfinished, self.job_id, self.iteration)
         return Left(
-            tuple(_answered(row) for row in rows if row.ended_at and row.finish_reason not in CUT_OFF),
+            tuple(_answered(row) for row in rows if row.ended_at and row.finish_reason not in NO_ANSWER),
             tuple(Measured(it.candidate.candidate_id, it.origin, it.result) for it in measured),
             tuple(_unfinished(record) for record in records),
         )

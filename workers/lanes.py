@@ -12,30 +12,35 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
+import structlog
+
 from specgen.controller import termination
+from specgen.controller.blame import blame
 from specgen.controller.budgets import Budget, Spent, keep
 from specgen.controller.cancelling import stop
 from specgen.controller.evaluations import Evaluations
 from specgen.controller.loop import Iteration, IterationOutcome, IterationPlan
 from specgen.crash_points import crash_point
-from specgen.errors import ModelUnavailable, ModelUnreachable, SettingsError
+from specgen.errors import ContextTooLong, ModelUnavailable, ModelUnreachable, SettingsError
 from specgen.llm import Capabilities, OpenAICompatible, detect
-from specgen.prompts import CpuFacts, GpuFacts
+from specgen.prompts import TRIMS, CpuFacts, GpuFacts
 from specgen.scheduler.pool import RedisPool
-from specgen.search import STOP, History, IterationResult, SearchAlgorithm, Step, resolve, rng_for
+from specgen.search import STOP, WAIT, History, IterationResult, SearchAlgorithm, Step, resolve, rng_for
 from specgen.settings import PRICE_HINT, ForkPolicy, ModelProfile, Settings
 from specgen.store import IterationRecord, JobRecord, Store
-from specgen.types import EventKind, IterationReason, JobState, Usage
+from specgen.types import EventKind, IterationReason, JobState, Json, Prompt, Usage
 from workers.app import send_request
 from workers.conclusion import Conclusion
-from workers.context import JobContext, device_facts, entry
+from workers.context import JobContext, Models, device_facts, entry
 from workers.journal import Journal, Stream, stored
 
+log = structlog.get_logger(__name__)
 _seen: dict[tuple[str, str, str], Capabilities] = {}
 
 Count = Callable[[str, int], Awaitable[None]]  # adds to a counter of the pool's metrics
@@ -87,7 +92,7 @@ class Lanes:
             return await self._drive([record for record in done if not record.closed], len(done))
         finally:
             await stop((keeper,))
-            await self.model.aclose()
+            await self.models.aclose()
 
     async def _prepare(self, done: tuple[IterationRecord, ...]) -> None:
         """The search as it was left, and the model. What a torn iteration had measured is known to the store, but to
@@ -96,8 +101,9 @@ class Lanes:
         evaluated = await asyncio.to_thread(self.store.evaluated, self.job.id)
         self.history = History(entry(e) for e in evaluated if e.iteration in closed)
         self.search: SearchAlgorithm = resolve(self.job.spec.search)
-        self.search.load(self.job.search_state)
-        self.model = await self.outside.connect(self.profile)
+        with self._blamed("load"):
+            self.search.load(self.job.search_state)
+        self.models = Models(self.profile, await self.outside.connect(self.profile), self.outside.connect)
 
     async def _drive(self, left: list[IterationRecord], opened: int) -> tuple[JobState, str]:
         lanes: set[asyncio.Task[IterationOutcome]] = set()
@@ -150,31 +156,44 @@ class Lanes:
         if index >= self.job.spec.iterations or self.conclusion.told:
             return None
         async with self._order:
-            step = self.search.select(self.history, rng_for(self.job.spec.seed, index))
+            with self._blamed("select"):
+                step = self.search.select(self.history, rng_for(self.job.spec.seed, index))
             if step is STOP:
                 self._stopped = True
                 return None
-            if not isinstance(step, Step):
+            if step is WAIT:
                 if alone:
                     name = self.job.spec.search
                     raise SettingsError(f"search {name!r} waits although nothing runs", "WAIT is for several lanes")
                 return None
-            context = await self._context()
-            prompt = context.stamped(await self.search.compose(step, context))
-            return await asyncio.to_thread(
+            with self._blamed("select"):
+                if not isinstance(step, Step):
+                    raise TypeError(f"it returned {step!r}, which is no Step, WAIT or STOP")
+                state, decided = as_json(self.search.dump()), as_json(step.dump())
+            return await stored(
                 self.store.open_iteration,
                 self.job.id,
                 index,
-                step=step.dump(),
-                prompt=prompt,
-                search_state=self.search.dump(),
+                step=decided,
+                prompt=await self._compose(step, await self._context()),
+                search_state=state,
                 token=self.token,
             )
 
-    async def _context(self) -> JobContext:
+    async def _compose(self, step: Step, context: JobContext) -> Prompt:
+        with self._blamed("compose"):
+            prompt = await self.search.compose(step, context)
+            if not isinstance(prompt, Prompt):
+                raise TypeError(f"it returned {type(prompt).__name__}, which is no Prompt")
+        return context.stamped(prompt)
+
+    def _blamed(self, call: str) -> AbstractContextManager[None]:
+        return blame(f"search {self.job.spec.search!r}: {call}")
+
+    async def _context(self, trim: int = 0) -> JobContext:
         return JobContext(
-            self.job, self.store, self.model, self.history, self.token, await self._device(), self.profile.price,
-            self._side,
+            self.job, self.store, self.models, self.history, self.token, await self._device(), self.profile,
+            self._side, trim,
         )  # fmt: skip
 
     async def _device(self) -> CpuFacts | GpuFacts:
@@ -185,10 +204,27 @@ class Lanes:
         """An iteration that is open, to its boundary."""
         events = replace(self.events, iteration=record.iteration)
         await events.publish(EventKind.ITERATION, step=Step.load(record.step).kind)
-        outcome = await self._control(record, events)
+        while True:
+            try:
+                outcome = await self._control(record, events)
+                break
+            except ContextTooLong as exc:
+                record = await self._tighter(record, exc)
         async with self._order:
             await self._close(record, outcome, events)
         return outcome
+
+    async def _tighter(self, record: IterationRecord, refused: ContextTooLong) -> IterationRecord:
+        """The open iteration with the next shorter prompt that its templates make. Raises ``refused`` where there is
+        none."""
+        for trim in range(1, TRIMS):
+            async with self._order:
+                prompt = await self._compose(Step.load(record.step), await self._context(trim))
+            if len(prompt.user) < len(record.prompt.user):
+                log.warning("prompt_refused", job_id=self.job.id, iteration=record.iteration, trim=trim)
+                await stored(self.store.tighten_prompt, self.job.id, record.iteration, prompt, token=self.token)
+                return replace(record, prompt=prompt)
+        raise refused
 
     async def _control(self, record: IterationRecord, events: Stream) -> IterationOutcome:
         """Lines 4–26: SpecController."""
@@ -205,6 +241,7 @@ class Lanes:
             seed=rng_for(spec.seed, record.iteration).getrandbits(31),
             max_tokens=spec.max_tokens,
             speculation=spec.speculation,
+            base=self._base(record),
             loop_chars=profile.loop_chars,
         )
         async with self.outside.pool(self.settings, spec.label) as pool:
@@ -220,7 +257,7 @@ class Lanes:
             )
             self.evaluations[record.iteration] = evaluations
             await pool.open(evaluations.scope)
-            iteration = Iteration(plan, self.model, pool, evaluations, journal, events)
+            iteration = Iteration(plan, self.models.main, pool, evaluations, journal, events)
             self._begun.append(iteration)
             if Budget.of(spec).reached(self.spent):
                 iteration.end_for_budget()
@@ -230,6 +267,11 @@ class Lanes:
                 del self.evaluations[record.iteration]
                 if evaluations.resent:
                     await self.count("resent", evaluations.resent)
+
+    def _base(self, record: IterationRecord) -> str:
+        """The kernel that the iteration's answers may edit; empty where they are whole files."""
+        step = Step.load(record.step)
+        return self.history.get(step.parents[0]).source if step.args.get("edits") and step.parents else ""
 
     async def _close(self, record: IterationRecord, outcome: IterationOutcome, events: Stream) -> None:
         """The boundary's commit: what was measured, k*, the search's new state."""
@@ -251,7 +293,9 @@ class Lanes:
             reason=outcome.reason,
             main_failure=outcome.main_failure,
         )
-        self.search.update(result, self.history)
+        with self._blamed("update"):
+            self.search.update(result, self.history)
+            state = as_json(self.search.dump())
         crash_point("boundary.storing")
         await stored(
             self.store.close_iteration,
@@ -260,7 +304,7 @@ class Lanes:
             reason=outcome.reason,
             chosen_candidate=result.chosen,
             threshold=outcome.threshold if outcome.reason is IterationReason.EARLY else None,
-            search_state=self.search.dump(),
+            search_state=state,
             token=self.token,
         )
         crash_point("boundary.stored")
@@ -279,6 +323,12 @@ class Lanes:
             name = spec.llm_profile
             raise SettingsError(f"a cost budget needs a price, and LLM profile {name!r} has none", PRICE_HINT)
         return profile.model_copy(update={"model": spec.model or profile.model})
+
+
+def as_json(value: Json) -> Json:
+    """The value, if JSON can hold it. Raises TypeError or ValueError."""
+    json.dumps(value)
+    return value
 
 
 async def _connect(profile: ModelProfile) -> OpenAICompatible:

@@ -34,7 +34,8 @@ def jobs() -> None:
             table.add_column(column)
         for job in store.jobs():
             name, priority = job.spec.problem.name, f"{job.priority:+d}" if job.priority else "0"
-            table.add_row(job.id, name, job.spec.search, priority, job.state.value, job.wish.value, job.reason or "")
+            reason = (job.reason or "").partition("\n")[0]  # `show` has the rest
+            table.add_row(job.id, name, job.spec.search, priority, job.state.value, job.wish.value, reason)
         console.print(table)
 
 

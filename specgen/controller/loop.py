@@ -13,13 +13,14 @@ import time
 from dataclasses import dataclass, field
 
 from specgen.controller.answers import Answer, FirstBlock
+from specgen.controller.blame import blame
 from specgen.controller.cancelling import finish, patiently, stop
 from specgen.controller.evaluations import Evaluations, Outcome
 from specgen.controller.forks import ForkGate
 from specgen.controller.ports import Answered, Events, Model, Pool, Recorder
 from specgen.controller.receipts import Receipt
 from specgen.controller.repetition import LoopWatch
-from specgen.controller.resuming import ENDED, Former
+from specgen.controller.resuming import Former
 from specgen.controller.termination import Criterion, Threshold
 from specgen.controller.triggers import TriggerParser
 from specgen.errors import ModelAccessError, ModelUnavailable, PoolUnavailable, ProblemError
@@ -41,6 +42,7 @@ class IterationPlan:
     seed: int
     max_tokens: int
     speculation: bool = True
+    base: str = ""  # the kernel that answers may edit, instead of writing a whole one
     loop_chars: int = 0  # reasoning that repeats itself over so many characters is cut; 0: never
 
 
@@ -158,7 +160,7 @@ class Iteration:
     async def _resume(self) -> None:
         """Go on where an attempt at this iteration died: its outcomes pass the termination test again, in their order,
         so that a boundary that was due is taken now; its answers give their kernels without being paid again."""
-        self._former = former = Former(await self.recorder.left())
+        self._former = former = Former(await self.recorder.left(), self.plan.base)
         for outcome in former.outcomes():
             self._decide(outcome)
         due = self._over or former.without_code
@@ -182,9 +184,7 @@ class Iteration:
             await self._cut_short(self._former.cut_at or watched or 0)
             return
         receipt = Receipt.restored(main)
-        if main.finish_reason not in ENDED:
-            self.main_failure = "the model server broke off"
-        await self._main_answer(main.generation_id, receipt, receipt.answer(prefilled=False))
+        await self._main_answer(main.generation_id, receipt, receipt.answer(prefilled=False, base=self.plan.base))
 
     # -------------------------------------------------------------------------------------- main generation
 
@@ -220,7 +220,7 @@ class Iteration:
         if receipt.loops_from is not None:
             await self._cut_short(receipt.loops_from)
         else:
-            await self._main_answer(generation, receipt, receipt.answer(prefilled=False))
+            await self._main_answer(generation, receipt, receipt.answer(prefilled=False, base=self.plan.base))
 
     async def _cut_short(self, position: int) -> None:
         """The reasoning went round in circles from there: the kernel is asked for from what came before."""
@@ -235,7 +235,7 @@ class Iteration:
             generation, receipt = answered.generation_id, Receipt.restored(answered)
         else:
             generation = await self._continue(prefix, self.plan.seed, None, receipt)
-        await self._main_answer(generation, receipt, receipt.answer(prefilled=True))
+        await self._main_answer(generation, receipt, receipt.answer(prefilled=True, base=self.plan.base))
 
     def _main_without_code(self, *, failed: bool) -> None:
         if failed and self.gate.outstanding:
@@ -326,7 +326,7 @@ class Iteration:
             return
         receipt = self._receipt()
         generation = await self._continue(prefix, seed, trigger_id, receipt)
-        answer = receipt.answer(prefilled=True)
+        answer = receipt.answer(prefilled=True, base=self.plan.base)
         known = None
         if answer.source is not None:
             known = await self.evaluations.offer(answer.source, Origin.FORK, generation, trigger_id)
@@ -398,7 +398,8 @@ class Iteration:
     def _terminates(self, speedup: float) -> bool:
         criterion, before = self.plan.criterion, tuple(self.history)
         self.threshold = criterion.tau(before) if isinstance(criterion, Threshold) else None
-        return bool(criterion(speedup, before))
+        with blame("the termination criterion"):
+            return bool(criterion(speedup, before))
 
     # -------------------------------------------------------------------------------------- the watch
 

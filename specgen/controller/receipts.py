@@ -5,9 +5,10 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 
-from specgen.controller.answers import Answer, FirstBlock, extract
+from specgen.controller.answers import Answer, FirstBlock, defines_model, extract
+from specgen.controller.edits import applied
 from specgen.controller.ports import Answered, GenerationRecord, Stream
-from specgen.types import Origin, Usage
+from specgen.types import Origin, Status, Usage
 
 
 @dataclass
@@ -53,8 +54,10 @@ class Receipt:
             return "repetition"
         return "stop" if self.block is not None else self.stream.finish_reason
 
-    def answer(self, *, prefilled: bool) -> Answer:
-        """What it says. ``prefilled``: the content started inside a block."""
+    def answer(self, *, prefilled: bool, base: str = "") -> Answer:
+        """What it says. ``prefilled``: the content started inside a block; ``base``: the kernel that it may edit."""
+        if base and (edited := applied(base, self.block or self.content)) is not None:
+            return Answer(edited, None) if defines_model(edited) else Answer(None, Status.NO_MODELNEW)
         return extract(self.block or self.content, truncated=self.finish_reason == "length", prefilled=prefilled)
 
     def record(self, reasoning: str) -> GenerationRecord:

@@ -23,6 +23,10 @@ class Former:
     """The attempt before this one; empty where this one is the first."""
 
     left: Left = field(default_factory=Left)
+    base: str = ""  # the kernel that answers may edit
+
+    def _source(self, it: Answered) -> str | None:
+        return Receipt.restored(it).answer(prefilled=it.origin is Origin.FORK, base=self.base).source
 
     @property
     def main(self) -> Answered | None:
@@ -32,12 +36,12 @@ class Former:
     @property
     def without_code(self) -> bool:
         """The main generation had ended by itself and gave no kernel: a boundary, whatever the forks give."""
-        return self.main is not None and self.main.finish_reason in ENDED and _source(self.main) is None
+        return self.main is not None and self.main.finish_reason in ENDED and self._source(self.main) is None
 
     @cached_property
     def forks(self) -> tuple[tuple[Answered, str], ...]:
         """Forks that gave a kernel, with its source."""
-        answers = ((it, _source(it)) for it in self.left.answered if it.origin is Origin.FORK and not _of_main(it))
+        answers = ((it, self._source(it)) for it in self.left.answered if it.origin is Origin.FORK and not _of_main(it))
         return tuple((it, source) for it, source in answers if source is not None)
 
     def paid(self, seed: int, prefix: str) -> bool:
@@ -62,7 +66,7 @@ class Former:
         """Those of this iteration, in the order in which they were stored, with the generations that gave each."""
         gave: dict[str, list[Origin]] = {}
         for it in self.left.answered:
-            if (source := _source(it)) is not None:
+            if (source := self._source(it)) is not None:
                 gave.setdefault(source_id(source), []).append(Origin.MAIN if _of_main(it) else it.origin)
         for measured in self.left.measured:
             origins = gave.get(measured.candidate_id) or [measured.origin]
@@ -72,7 +76,3 @@ class Former:
 def _of_main(it: Answered) -> bool:
     """It continues a main generation that was cut short: no trigger launched it."""
     return it.origin is Origin.FORK and it.trigger_id is None
-
-
-def _source(it: Answered) -> str | None:
-    return Receipt.restored(it).answer(prefilled=it.origin is Origin.FORK).source

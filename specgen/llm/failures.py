@@ -6,15 +6,22 @@ are not chained: their texts are the server's.
 
 from __future__ import annotations
 
+import re
 from typing import Final
 from urllib.parse import urlsplit
 
 import openai
 
-from specgen.errors import ModelAccessError, ModelUnavailable
+from specgen.errors import ContextTooLong, ModelAccessError, ModelUnavailable
 from specgen.settings import ModelProfile
 
 _LENGTH: Final = 300
+_TOO_LONG: Final = re.compile(
+    r"context_length_exceeded|exceed_context_size|maximum context length|context (?:length|size|window)|"
+    r"prompt is too long|too many (?:input )?tokens|max_model_len",
+    re.IGNORECASE,
+)
+CONTEXT_HINT: Final = "fewer max_tokens, a shorter problem, or context_tokens in the LLM profile"
 
 
 def shown_url(url: str) -> str:
@@ -59,6 +66,8 @@ def access_error(exc: openai.APIStatusError, profile: ModelProfile) -> ModelAcce
         return ModelAccessError(
             f"{where} does not know model {profile.model!r}, or the path: {said}", "check base_url and model"
         )
+    if exc.status_code in (400, 413, 422) and _TOO_LONG.search(f"{exc.code} {exc}"):
+        return ContextTooLong(f"{where}: the prompt is too long for the model: {said}", CONTEXT_HINT)
     return ModelAccessError(f"{where} refuses the request: {said}", "check the LLM profile's dialect and model")
 
 

@@ -6,6 +6,7 @@ used: the sha256 over it and every partial it includes. Not here: which template
 """
 
 from specgen.prompts.device import CpuFacts, GpuFacts, cpu_facts
-from specgen.prompts.renderer import Rendered, Renderer
+from specgen.prompts.gpus import described
+from specgen.prompts.renderer import TRIMS, Rendered, Renderer
 
-__all__ = ["CpuFacts", "GpuFacts", "Rendered", "Renderer", "cpu_facts"]
+__all__ = ["TRIMS", "CpuFacts", "GpuFacts", "Rendered", "Renderer", "cpu_facts", "described"]

@@ -42,8 +42,10 @@ class GpuFacts:
     memory_gib: float | None = None
     bandwidth_gb_s: float | None = None
     l2_mib: float | None = None
+    shared_kib_per_multiprocessor: int | None = None
     shared_kib_per_block: int | None = None
-    registers_per_block: int | None = None
+    registers_per_multiprocessor: int | None = None
+    tflop_s: tuple[tuple[str, float], ...] = ()  # peaks by precision, dense
 
     def rows(self) -> list[tuple[str, str]]:
         """Label and value, the unknown left out."""
@@ -53,8 +55,10 @@ class GpuFacts:
             "memory (GiB)": self.memory_gib,
             "memory bandwidth (GB/s)": self.bandwidth_gb_s,
             "L2 cache (MiB)": self.l2_mib,
+            "shared memory per multiprocessor (KiB)": self.shared_kib_per_multiprocessor,
             "shared memory per block, opt-in (KiB)": self.shared_kib_per_block,
-            "registers per block": self.registers_per_block,
+            "registers per multiprocessor": self.registers_per_multiprocessor,
+            "peak arithmetic (TFLOP/s, dense)": ", ".join(f"{kind} {rate:g}" for kind, rate in self.tflop_s) or None,
         }
         return [("GPU", self.name), *((label, f"{value}") for label, value in values.items() if value)]
 

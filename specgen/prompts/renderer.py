@@ -18,6 +18,7 @@ from specgen.prompts.profile import profile_rows
 
 SHIPPED = Path(__file__).resolve().parent
 SUFFIX = ".md.j2"
+TRIMS = 5  # values of ``trim`` in templates: 0 shows all, 4 the least
 
 
 class Rendered(NamedTuple):
@@ -46,7 +47,13 @@ class Renderer:
             keep_trailing_newline=True,
             autoescape=False,
         )
-        filters: dict[str, Callable[..., object]] = {"block": block, "feedback": feedback, "profile_rows": profile_rows}
+        self._environment.globals["trim"] = 0
+        filters: dict[str, Callable[..., object]] = {
+            "block": block,
+            "feedback": feedback,
+            "profile_rows": profile_rows,
+            "head": head,
+        }
         self._environment.filters.update(filters)
 
     def names(self) -> tuple[str, ...]:
@@ -115,6 +122,14 @@ class Renderer:
             if file.is_relative_to(folder):
                 return file.relative_to(folder).as_posix()
         return str(file)
+
+
+def head(text: str, chars: int) -> str:
+    """The first ``chars`` characters, in whole lines where possible, and how many were left out."""
+    if len(text) <= chars:
+        return text
+    kept = text[:chars].rpartition("\n")[0] or text[:chars]
+    return f"{kept}\n[{len(text) - len(kept)} more characters]"
 
 
 def block(text: str, language: str = "") -> str:

@@ -3,7 +3,7 @@
 A kernel's place in an island's grid is (length of its source, how much it differs from the island's first); each cell
 keeps its fastest. A parent comes from the whole island (20 %), from the archive of the fastest (70 %), or in proportion
 to speedup (10 %). Failures score 0 and may be parents: their log is shown then. Every 50 generations the best tenth of
-each island goes to its neighbours on the ring. Kernels are rewritten whole.
+each island goes to its neighbours on the ring. Kernels are rewritten whole, or by search/replace blocks (`diffs`).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from specgen.search.base import Context, Evaluated, History, IterationResult, Step, known
+from specgen.search.base import Context, Evaluated, History, IterationResult, Step, distinct, known
 from specgen.types import Json, Prompt
 
 LENGTH_PER_BIN = 800  # characters
@@ -32,6 +32,7 @@ class Evolution:
     inspirations: int = 2
     migration_every: int = 50  # generations of the furthest island
     migration_share: float = 0.1
+    diffs: bool = False  # answers are search/replace blocks against the parent
 
 
 class AlphaEvolve:
@@ -57,7 +58,8 @@ class AlphaEvolve:
         parent = self._parent(members, history, rng)
         others = [name for name in members if name != parent]
         inspirations: list[Json] = [*rng.sample(others, min(self.numbers.inspirations, len(others)))]
-        return Step("evolve", (parent,), {"island": island, "inspirations": inspirations})
+        args: dict[str, Json] = {"island": island, "inspirations": inspirations}
+        return Step("evolve", (parent,), args | ({"edits": True} if self.numbers.diffs else {}))
 
     def _parent(self, members: list[str], history: History, rng: random.Random) -> str:
         draw = rng.random()
@@ -77,7 +79,8 @@ class AlphaEvolve:
         if step.parents:
             names = step.args["inspirations"]
             others = [context.history.get(str(name)) for name in names] if isinstance(names, list) else []
-            variables = {"entry": context.history.get(step.parents[0]), "inspirations": others}
+            edits = bool(step.args.get("edits"))
+            variables = {"entry": context.history.get(step.parents[0]), "inspirations": others, "edits": edits}
         text = context.render(f"alphaevolve/{step.kind}.md.j2", **variables)
         return Prompt(context.render("shared/system.md.j2"), text)
 
@@ -87,7 +90,7 @@ class AlphaEvolve:
         for entry in result.evaluated:
             self._place(island, entry, history)
         valid = [*self.archive, *(entry.candidate_id for entry in result.evaluated if entry.valid)]
-        self.archive = _fastest(valid, history)[: self.numbers.archive]
+        self.archive = distinct(valid, history)[: self.numbers.archive]
         self.generations[island] += 1
         if max(self.generations) - self.migrated >= self.numbers.migration_every:
             self.migrated = max(self.generations)
@@ -122,6 +125,7 @@ class AlphaEvolve:
     def dump(self) -> Json:
         """Ids and counters."""
         return {
+            "version": 1,
             "grids": [dict(grid) for grid in self.grids],
             "founders": list(self.founders),
             "generations": list(self.generations),
@@ -134,7 +138,8 @@ class AlphaEvolve:
         """The same, back. A state of another number of islands is refused by the lists' lengths."""
         fresh = AlphaEvolve(self.numbers).dump()
         assert isinstance(fresh, dict), "just made"
-        match known(state, **fresh):
+        del fresh["version"]
+        match known(state, 1, **fresh):
             case {"grids": list(grids), "founders": list(founders), "generations": list(generations), **rest}:
                 self.grids = [{str(c): str(n) for c, n in grid.items()} for grid in grids if isinstance(grid, dict)]
                 self.founders = [str(name) for name in founders]

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import random
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
@@ -57,6 +58,7 @@ class Step:
 
     kind: str
     parents: tuple[str, ...] = ()  # candidate ids
+    # ``"edits": True``: the answer may be search/replace blocks, which are applied to the first parent
     args: Mapping[str, Json] = field(default_factory=dict)
 
     def dump(self) -> Json:
@@ -197,13 +199,37 @@ def rng_for(seed: int, iteration: int) -> random.Random:
     return random.Random(int.from_bytes(digest[:8], "big"))
 
 
-def known(state: Json, **defaults: Json) -> dict[str, Json]:
-    """A dumped state checked against the fields an algorithm has. None means fresh; SettingsError for another's."""
+def known(state: Json, version: int, **defaults: Json) -> dict[str, Json]:
+    """A dumped state checked against the fields an algorithm has, and against the version of their meaning (a state
+    without one is version 1). None means fresh; SettingsError for another's, or another version's."""
     if state is None:
         return dict(defaults)
-    if not isinstance(state, dict) or set(state) != set(defaults):
+    fields = dict(state) if isinstance(state, dict) else {}
+    if (stored := fields.pop("version", 1)) != version:
+        raise SettingsError(
+            f"the stored search state is version {stored}, and this SpecGen reads version {version}",
+            "go on with the version that began the job, or submit it anew",
+        )
+    if not isinstance(state, dict) or set(fields) != set(defaults):
         raise SettingsError("the stored state is another search algorithm's", "was the job's search changed?")
-    return dict(state)
+    return fields
+
+
+_COMMENT = re.compile(r"^\s*(?://|#(?!\s*(?:include|pragma|define|undef|if|el|endif|error)\b)).*", re.MULTILINE)
+
+
+def essence(source: str) -> str:
+    """The code without blanks, line ends and lines of comment: the same for two kernels of equal code."""
+    return re.sub(r"\s+", "", _COMMENT.sub("", source))
+
+
+def distinct(names: Iterable[str], history: History) -> list[str]:
+    """Fastest first, equal code once (the fastest of it); of equals the first named."""
+    ranked = sorted(dict.fromkeys(names), key=lambda name: -(history.get(name).speedup or 0.0))
+    first: dict[str, str] = {}
+    for name in ranked:
+        first.setdefault(essence(history.get(name).source), name)
+    return list(first.values())
 
 
 def object_of(*keys: str) -> dict[str, Json]:

@@ -47,8 +47,8 @@ class CudaForge:
 
     def dump(self) -> Json:
         """An id."""
-        return {"current": self.current}
+        return {"version": 1, "current": self.current}
 
     def load(self, state: Json) -> None:
         """The same, back."""
-        self.current = str(known(state, current="")["current"])
+        self.current = str(known(state, 1, current="")["current"])

@@ -10,7 +10,7 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass
 
-from specgen.search.base import WAIT, Context, History, IterationResult, Step, Verdict, known, object_of
+from specgen.search.base import WAIT, Context, History, IterationResult, Step, Verdict, distinct, known, object_of
 from specgen.types import Json, Prompt
 
 LESSON = object_of("lesson", "avoid", "try")
@@ -74,15 +74,18 @@ class KernelAgent:
         }
         key = f"diagnose/{entry.candidate_id}"
         found = await context.ask("judge", key, "kernelagent/diagnose.md.j2", schema, entry=entry, number=number)
-        place = step.args["bottleneck"]
-        return found[place] if isinstance(found, list) and isinstance(place, int) and place < len(found) else None
+        different: dict[str, Json] = {}  # a Judge may name one twice in other words
+        for one in found if isinstance(found, list) else []:
+            if isinstance(one, dict):
+                different.setdefault(str(one["bottleneck"]).strip().lower(), one)
+        place = int(str(step.args["bottleneck"]))
+        return list(different.values())[place] if place < len(different) else None
 
     def update(self, result: IterationResult, history: History) -> None:
         """The beam takes what is faster; a failure comes back to be repaired."""
         self.out -= 1
         valid = [*self.beam, *(entry.candidate_id for entry in result.evaluated if entry.valid)]
-        fastest = sorted(dict.fromkeys(valid), key=lambda name: -(history.get(name).speedup or 0.0))  # stable
-        self.beam = fastest[: self.shape.kernels]
+        self.beam = distinct(valid, history)[: self.shape.kernels]
         focus, repairs = result.focus(), int(str(result.step.args.get("repairs", 0)))
         if focus is None:
             return
@@ -94,6 +97,7 @@ class KernelAgent:
     def dump(self) -> Json:
         """Ids and steps."""
         return {
+            "version": 1,
             "beam": list(self.beam),
             "queue": [step.dump() for step in self.queue],
             "out": self.out,
@@ -102,7 +106,7 @@ class KernelAgent:
 
     def load(self, state: Json) -> None:
         """The same, back."""
-        match known(state, beam=[], queue=[], out=0, attempts=[]):
+        match known(state, 1, beam=[], queue=[], out=0, attempts=[]):
             case {"beam": list(beam), "queue": list(queue), "out": int(out), "attempts": list(attempts)}:
                 self.beam, self.out = [str(name) for name in beam], out
                 self.queue = [Step.load(step) for step in queue]

@@ -47,11 +47,11 @@ class Refine:
 
     def dump(self) -> Json:
         """Ids only: the history holds the rest."""
-        return {"turns": list(self.turns), "note": self.note}
+        return {"version": 1, "turns": list(self.turns), "note": self.note}
 
     def load(self, state: Json) -> None:
         """The same, back."""
-        fields = known(state, turns=[], note="")
+        fields = known(state, 1, turns=[], note="")
         turns = fields["turns"]
         self.turns = [str(turn) for turn in turns] if isinstance(turns, list) else []
         self.note = str(fields["note"])

@@ -42,6 +42,13 @@ class Iterations(Database):
             stored = connection.execute(select(t.iterations).where(*_key(job_id, iteration))).one()
         return iteration_record(stored)
 
+    def tighten_prompt(self, job_id: str, iteration: int, prompt: Prompt, *, token: int) -> None:
+        """Another prompt for an open iteration, whose first was too long for the LLM. Raises StaleLease."""
+        open_one = update(t.iterations).where(*_key(job_id, iteration), t.iterations.c.closed_at.is_(None))
+        values = {"prompt_system": prompt.system, "prompt_user": prompt.user, "template_hash": prompt.template_hash}
+        with self._fenced(job_id, token) as connection:
+            connection.execute(open_one.values(values))
+
     def close_iteration(
         self,
         job_id: str,

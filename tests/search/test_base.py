@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from specgen.errors import SettingsError
-from specgen.search import History, Step, rng_for
-from specgen.search.base import known
+from specgen.search import History, Step, resolve, rng_for
+from specgen.search.base import distinct, known
 from specgen.types import Origin, Status
 from tests.search.conftest import closed, evaluated
 
@@ -69,7 +69,26 @@ def test_every_candidate_status_has_a_place_in_the_order() -> None:
 
 
 def test_a_state_of_another_algorithm_is_refused() -> None:
-    assert known(None, turns=[]) == {"turns": []}
+    assert known(None, 1, turns=[]) == {"turns": []}
+    assert known({"turns": ["a"]}, 1, turns=[]) == {"turns": ["a"]}  # from before states had versions
     for state in ({"beam": []}, [], {"turns": [], "more": 1}):
         with pytest.raises(SettingsError, match="another search algorithm"):
-            known(state, turns=[])  # type: ignore[arg-type]
+            known(state, 1, turns=[])  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("name", ["refine", "cudaforge", "kernelagent", "alphaevolve"])
+def test_a_state_of_another_version_names_both(name: str) -> None:
+    search = resolve(name)
+    state = search.dump()
+    assert isinstance(state, dict)
+    with pytest.raises(SettingsError, match="the stored search state is version 7, and this SpecGen reads version 1"):
+        search.load({**state, "version": 7})
+
+
+def test_equal_code_counts_once_however_it_is_written() -> None:
+    one = evaluated("x = n // 128\n# a comment\n#include <a.h>\n", speedup=1.0)
+    same = evaluated("x  =  n // 128\n\n// another\n#include <a.h>\n", speedup=2.0)
+    other = evaluated("x = n // 256\n#include <a.h>\n", speedup=1.5)
+    history = History([one, same, other])
+    names = [entry.candidate_id for entry in (one, same, other)]
+    assert distinct(names, history) == [same.candidate_id, other.candidate_id]

@@ -40,7 +40,7 @@ CODERS: list[tuple[str, Mapping[str, object]]] = [
     ("refine/refine.md.j2", {"earlier": [], "note": ""}),
     ("cudaforge/optimise.md.j2", {"advice": {"bottleneck": "memory"}}),
     ("kernelagent/optimise.md.j2", {"bottleneck": None, "lessons": []}),
-    ("alphaevolve/evolve.md.j2", {"inspirations": []}),
+    ("alphaevolve/evolve.md.j2", {"inspirations": [], "edits": False}),
 ]
 
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from specgen.errors import SettingsError
-from specgen.prompts import CpuFacts, GpuFacts, Renderer, cpu_facts
+from specgen.prompts import TRIMS, CpuFacts, GpuFacts, Renderer, cpu_facts
 from specgen.prompts.feedback import FEEDBACK, feedback
-from specgen.prompts.renderer import block
+from specgen.prompts.renderer import block, head
 from specgen.types import Status
 from tests.search.conftest import DEVICE, PROBLEM, evaluated
 
@@ -143,6 +143,38 @@ def test_the_users_template_goes_first_and_changes_the_hash(tmp_path: Path) -> N
     other = PROBLEM.model_copy(update={"name": "T5"})
     again = Renderer().render("best_of_n/seed.md.j2", problem=other, device=DEVICE)
     assert again.template_hash == shipped.template_hash  # of the sources, not of the text
+
+
+# ------------------------------------------------------------------------------------------------ trimming
+
+LONG = "line of the log\n" * 500
+TRIMMED: list[tuple[str, dict[str, object]]] = [
+    ("refine/refine.md.j2", {"latest": evaluated("k = 1", Status.COMPILE_ERROR, error=LONG),
+                             "earlier": [evaluated("older = 1")]}),
+    ("alphaevolve/evolve.md.j2", {"entry": evaluated("k = 1"), "inspirations": [evaluated("older = 1")],
+                                  "edits": False}),
+    ("kernelagent/optimise.md.j2", {"entry": evaluated("k = 1"), "bottleneck": None,
+                                    "lessons": [{"lesson": "older = 1"}]}),
+    ("cudaforge/judge_correct.md.j2", {"entry": evaluated("k = 1", Status.RUNTIME_ERROR, error=LONG)}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("template", "variables"), TRIMMED)
+def test_a_prompt_shrinks_as_it_is_trimmed_and_keeps_its_kernel(template: str, variables: dict[str, object]) -> None:
+    texts = [Renderer().render(template, **{**GIVEN, **variables, "trim": trim}).text for trim in range(TRIMS)]
+    assert texts[0] == Renderer().render(template, **{**GIVEN, **variables}).text
+    sizes = [len(text) for text in texts]
+    assert sizes == sorted(sizes, reverse=True)
+    assert sizes[-1] < sizes[0]
+    assert all("k = 1" in text and PROBLEM.source.strip() in text for text in texts)
+    assert "older = 1" not in texts[2]
+    assert all("more characters]" not in text for text in texts[:3])
+
+
+def test_the_first_lines_of_a_log_are_kept() -> None:
+    assert head("a\nb\nc\nd", 5) == "a\nb\n[4 more characters]"
+    assert head("abc", 3) == "abc"
+    assert head("abcdef", 3) == "abc\n[3 more characters]"
 
 
 # ------------------------------------------------------------------------------------------------ device facts

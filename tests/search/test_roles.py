@@ -90,6 +90,26 @@ def test_kernelagent_asks_for_a_kernels_bottlenecks_once_and_uses_each() -> None
     assert found == [["0"], ["1"], ["0"], ["1"]]
 
 
+def test_kernelagent_uses_a_bottleneck_once_that_was_named_twice() -> None:
+    search, desk = KernelAgent(Beam(kernels=1, bottlenecks=2)), Desk()
+    for n in range(2):
+        turn(search, desk, evaluated("k = 1", speedup=1.0 + n))
+    name = evaluated("k = 1").candidate_id
+    one = {"bottleneck": "Memory", "cause": "a", "evidence": "b", "fix": "c"}
+    desk.replies[f"diagnose/{name}"] = [one, {**one, "bottleneck": "memory ", "fix": "d"}]
+    first, second = (turn(search, desk)[1] for _ in range(2))
+    assert "bottleneck: Memory" in first
+    assert "## The bottleneck to remove" not in second
+
+
+def test_the_judge_reads_the_roofline_class() -> None:
+    search, desk = KernelAgent(Beam(kernels=1, bottlenecks=1)), Desk()
+    turn(search, desk, evaluated("k = 1", speedup=1.0))
+    turn(search, desk)
+    (asked,) = desk.asked.values()
+    assert "by the roofline it is bound by memory" in asked
+
+
 def test_kernelagent_repairs_three_times_and_then_lets_go() -> None:
     search, desk = KernelAgent(Beam(kernels=1, bottlenecks=1)), Desk()
     turn(search, desk, evaluated("good = 1", speedup=2.0))
@@ -195,6 +215,16 @@ def test_alphaevolve_keeps_its_population_limit() -> None:
         turn(search, desk, evaluated(source(n), speedup=1.0 + n), iteration=n)
     assert len({name for grid in search.grids for name in grid.values()}) <= 3
     assert json.loads(json.dumps(search.dump())) == search.dump()
+
+
+def test_alphaevolve_may_ask_for_edits() -> None:
+    search, desk = AlphaEvolve(Evolution(islands=1, diffs=True)), Desk()
+    step, text = turn(search, desk, evaluated("word = 1", speedup=1.0))
+    assert "SEARCH" not in text
+    step, text = turn(search, desk, evaluated("word = 2", speedup=2.0))
+    assert step.args["edits"] is True
+    assert "<<<<<<< SEARCH" in text
+    assert "edits" not in turn(AlphaEvolve(), desk)[0].args
 
 
 def test_difference() -> None:
