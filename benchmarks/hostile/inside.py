@@ -116,7 +116,10 @@ def read(path: str, limit: int = 1 << 16) -> bytes:
     with contextlib.suppress(OSError):
         fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
         try:
-            return os.read(fd, limit)
+            said = b""
+            while len(said) < limit and (part := os.read(fd, limit - len(said))):
+                said += part
+            return said
         finally:
             os.close(fd)
     return b""
