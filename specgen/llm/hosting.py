@@ -5,18 +5,29 @@ The model server and the recorder are run by it. Not here: what they answer.
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import contextlib
 import os
+import signal
 import socket
 import sys
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
+from typing import NoReturn
 
 import uvicorn
 from starlette.applications import Starlette
 
 from specgen.errors import EnvironmentLacking
+
+
+class Parser(argparse.ArgumentParser):
+    """Says what is wrong in one line."""
+
+    def error(self, message: str) -> NoReturn:
+        """Exits with 2."""
+        self.exit(2, f"{self.prog}: {message}\n")
 
 
 class _Server(uvicorn.Server):
@@ -30,12 +41,17 @@ class _Server(uvicorn.Server):
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Signals stay the embedding program's, where there is one."""
+        """SIGINT and SIGTERM end the server, and not the program around it, which may have something to say at its end;
+        where the server is embedded they stay the embedding program's."""
         if self._embedded:
             yield
-        else:
-            with super().capture_signals():
-                yield
+            return
+        before = {number: signal.signal(number, self.handle_exit) for number in (signal.SIGINT, signal.SIGTERM)}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Start, then say where: whoever waits for the port file can connect at once."""

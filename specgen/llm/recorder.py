@@ -7,7 +7,6 @@ its header and is written nowhere. What cannot be recorded (other paths, bodies 
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 import time
@@ -28,7 +27,7 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from specgen.errors import SpecGenError
-from specgen.llm.hosting import serve_until_signal
+from specgen.llm.hosting import Parser, serve_until_signal
 from specgen.llm.recordings import Chunk, Ending, Header, Writer
 from specgen.llm.server_types import ChatBody
 from specgen.llm.splitting import ThinkSplitter
@@ -239,9 +238,17 @@ def create_app(upstream: str, directory: Path) -> Starlette:
     return app
 
 
+def _reach(parser: Parser, upstream: str) -> None:
+    """Ends the program where nobody answers there; what is answered does not matter."""
+    try:
+        httpx2.get(f"{upstream.rstrip('/')}/models", timeout=10)
+    except (httpx2.HTTPError, httpx2.InvalidURL) as exc:
+        parser.error(f"--upstream {upstream}: cannot be reached: {exc}")
+
+
 def main(argv: list[str] | None = None) -> None:
     """``python -m specgen.llm.recorder``."""
-    parser = argparse.ArgumentParser(prog="specgen.llm.recorder", description=__doc__.partition("\n")[0])
+    parser = Parser(prog="specgen model record", description=__doc__.partition("\n")[0])
     parser.add_argument("--upstream", required=True, help="base URL of the provider, with /v1")
     parser.add_argument("--out", required=True, type=Path, help="folder of the recordings; made if it is not there")
     parser.add_argument("--host", default="127.0.0.1")
@@ -252,7 +259,9 @@ def main(argv: list[str] | None = None) -> None:
         parser.error(f"--upstream {options.upstream}: not a URL (such as https://host/v1)")
     try:
         options.out.mkdir(parents=True, exist_ok=True)
+        _reach(parser, options.upstream)
         app = create_app(options.upstream, options.out)
+        sys.stdout.write(f"recording what {options.upstream} answers into {options.out} until Ctrl-C\n")
         serve_until_signal(app, options.host, options.port, options.port_file)
     except OSError as exc:
         parser.error(f"--out {options.out}: {exc.strerror}")

@@ -114,6 +114,8 @@ def read(path: Path) -> Recording:
     _check_version(path, lines)
     if len(lines) < 2:
         raise RecordingError(f"{path}: no ending: it was cut off")
+    if not lines[-1].endswith("}"):
+        raise RecordingError(f"{path}:{len(lines)}: no ending: it was cut off in this line")
     header, *chunks, ending = (
         _line(path, number, text, _kind(number, len(lines))) for number, text in enumerate(lines, 1)
     )
@@ -151,6 +153,8 @@ def _line(path: Path, number: int, text: str, kind: type[_Line]) -> _Line:
 def find(place: Path) -> list[Path]:
     """The recordings of a directory (or the one file), by name. Raises RecordingError where there are none."""
     files = sorted(place.rglob(f"*{SUFFIX}")) if place.is_dir() else [place]
+    if not place.exists():
+        raise RecordingError(f"{place}: not there", "`specgen model record` makes recordings")
     if not files:
         raise RecordingError(f"{place}: no recordings (*{SUFFIX})", "`specgen model record` makes them")
     return files

@@ -33,6 +33,9 @@ class RecordedSource:
         """All recordings of a directory. Raises RecordingError for the first that is damaged."""
         return cls([read(path) for path in find(place)], exact=exact)
 
+    def __len__(self) -> int:
+        return len(self._recordings)
+
     def answer(self, chat: Chat) -> list[Piece]:
         """The recorded chunks with the time each took; the first one's holds the time to the first token."""
         recording = self._closest(chat)

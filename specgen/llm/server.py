@@ -14,6 +14,7 @@ import asyncio
 import json
 import logging
 import secrets
+import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -27,12 +28,12 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from specgen.errors import SpecGenError
-from specgen.llm.hosting import serve_until_signal
+from specgen.llm.hosting import Parser, serve_until_signal
 from specgen.llm.replay import RecordedSource
 from specgen.llm.server_books import Ledger, PrefixCache, SequenceWriter
 from specgen.llm.server_stream import Choice, CompletionResponse, Exchange, Pace, limit
 from specgen.llm.server_types import ChatBody, NoAnswer, Source, count_tokens
-from specgen.llm.synthetic import SyntheticSource
+from specgen.llm.synthetic import MODEL_ID, SyntheticSource
 from specgen.llm.synthetic.rates import RATES, TOKENS_PER_S
 
 log = logging.getLogger(__name__)
@@ -204,26 +205,31 @@ def create_app(source: Source, config: ServerConfig | None = None) -> Starlette:
     return app
 
 
+_LIKE = next(iter(RATES))
+_SYNTHETIC = ("like", "seed", "success", "tokens_per_s", "trace_tokens")
+
+
 def main(argv: list[str] | None = None) -> None:
     """``python -m specgen.llm.server``."""
-    parser = argparse.ArgumentParser(prog="specgen.llm.server", description="The synthetic model server.")
+    parser = Parser(prog="specgen model serve", description="The synthetic model server, or recordings replayed.")
     add = parser.add_argument
     add("--host", default="127.0.0.1")
     add("--port", type=int, default=0, help="0 picks a free one")
     add("--port-file", type=Path, help="receives the base URL once the server listens")
     add("--speed", type=float, default=1.0, help="divides all times")
-    add("--seed", type=int, default=0)
-    add("--like", choices=tuple(RATES), default=next(iter(RATES)), help="whose rates, of the paper's two models")
+    add("--seed", type=int, help="of the synthetic model (0)")
+    add("--like", choices=tuple(RATES), help=f"rates of this one of the paper's models ({_LIKE})")
     add("--tokens-per-s", type=float, help="of every stream at speed 1, in place of that model's")
     add("--trace-tokens", type=float, help="mean length of a reasoning trace, in place of that model's")
-    add("--success", type=float, default=1.0, help="scales the odds of a kernel that works (1: the paper's)")
+    add("--success", type=float, help="scales the odds of a kernel that works (1: the paper's)")
     add("--chunk-ms", type=float, default=ServerConfig.chunk_ms, help="how long a chunk gathers tokens, wall time")
     add("--api-key", default="", help="demand this key")
     add("--recordings", type=Path, help="answer with recorded streams (`specgen model record`) of this folder")
     add("--exact", action="store_true", help="of them, only one of the very same conversation and prefix")
     options = parser.parse_args(argv)
     try:
-        app = _chosen(options)
+        app, what = _chosen(options)
+        sys.stdout.write(f"{what}\n")
         serve_until_signal(app, options.host, options.port, options.port_file)
     except ValueError as exc:
         parser.error(str(exc))
@@ -231,17 +237,28 @@ def main(argv: list[str] | None = None) -> None:
         parser.error(f"{exc.message} ({exc.hint})" if exc.hint else exc.message)
 
 
-def _chosen(options: argparse.Namespace) -> Starlette:
-    """The application that the command line asks for. A recording has its own times of reading the prompt."""
-    rate = TOKENS_PER_S[options.like] if options.tokens_per_s is None else options.tokens_per_s
-    config = ServerConfig(speed=options.speed, tokens_per_s=rate, chunk_ms=options.chunk_ms, api_key=options.api_key)
+def _chosen(options: argparse.Namespace) -> tuple[Starlette, str]:
+    """The application that the command line asks for, and what it is. A recording has its own times of reading the
+    prompt. Raises ValueError for options that do not go together."""
+    config = ServerConfig(speed=options.speed, chunk_ms=options.chunk_ms, api_key=options.api_key)
     if options.recordings is not None:
+        given = [name for name in _SYNTHETIC if getattr(options, name) is not None]
+        if given:
+            raise ValueError(f"--{given[0].replace('_', '-')} is of the synthetic model, not of --recordings")
         source = RecordedSource.load(options.recordings, exact=options.exact)
-        return create_app(source, replace(config, prefill_tokens_per_s=float("inf")))
-    rates = replace(RATES[options.like], success=options.success)
+        app = create_app(source, replace(config, prefill_tokens_per_s=float("inf")))
+        return app, f"{source.model_id}: {len(source)} recordings, {options.speed:g} times as fast as they came"
+    if options.exact:
+        raise ValueError("--exact goes with --recordings")
+    like = options.like or _LIKE
+    rate = TOKENS_PER_S[like] if options.tokens_per_s is None else options.tokens_per_s
+    rates = replace(RATES[like], success=1.0 if options.success is None else options.success)
     if options.trace_tokens is not None:
         rates = replace(rates, trace_tokens_mean=options.trace_tokens)
-    return create_app(SyntheticSource(seed=options.seed, rates=rates), config)
+    config = replace(config, tokens_per_s=rate)
+    seconds = rates.trace_tokens_mean / rate / options.speed
+    app = create_app(SyntheticSource(seed=options.seed or 0, rates=rates), config)
+    return app, f"{MODEL_ID}, rates of {like}: a reasoning takes about {seconds:.3g} s"
 
 
 if __name__ == "__main__":

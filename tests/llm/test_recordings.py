@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import signal
 import subprocess
 import sys
 import time
@@ -16,6 +17,7 @@ import openai
 import pytest
 
 from specgen.llm import recorder
+from specgen.llm import server as server_module
 from specgen.llm.hosting import running
 from specgen.llm.recordings import Recording, RecordingError, check, find, read
 from specgen.llm.replay import RecordedSource
@@ -158,6 +160,7 @@ END = {"t": 2.0, "finish": "stop"}
         (["{}"], "not a recording"),
         ([HEADER | {"version": 2}, END], "version 2, this SpecGen reads version 1"),
         ([HEADER], "no ending"),
+        ([HEADER, CHUNK, '{"t": 1.5, "kind": "cont'], ":3: no ending: it was cut off in this line"),
         ([HEADER, CHUNK], ":2: finish"),
         ([HEADER, CHUNK | {"t": -1}, END], ":2: t"),
         ([HEADER, CHUNK | {"t": 3.0}, END], "line 3: t = 2.0 comes after t = 3.0"),
@@ -180,15 +183,62 @@ def test_recordings_of_two_models_are_not_mixed() -> None:
         RecordedSource(two)
 
 
-def test_the_commands_refuse_bad_input_in_one_line(tmp_path: Path) -> None:
-    (tmp_path / "empty").mkdir()
-    for command, words in (
-        (["specgen.llm.server", "--recordings", str(tmp_path / "empty")], "no recordings"),
-        (["specgen", "model", "validate", str(tmp_path / "empty")], "no recordings"),
-        (["specgen.llm.recorder", "--upstream", "host", "--out", str(tmp_path)], "not a URL"),
-        (["specgen.llm.recorder", "--upstream", "http://host/v1", "--out", "/dev/null/x"], "--out"),
+def test_the_commands_refuse_bad_input_in_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    out = ["--out", str(tmp_path)]
+    for main, arguments, words in (
+        (server_module.main, ["--recordings", str(empty)], "no recordings"),
+        (server_module.main, ["--recordings", str(tmp_path / "none")], "not there"),
+        (server_module.main, ["--recordings", str(empty), "--success", "2"], "--success is of the synthetic model"),
+        (server_module.main, ["--exact"], "--exact goes with --recordings"),
+        (server_module.main, ["--like", "nobody"], "glm-5.1"),
+        (recorder.main, ["--upstream", "host", *out], "not a URL"),
+        (recorder.main, ["--upstream", "http://host/v1", "--out", "/dev/null/x"], "--out"),
+        (recorder.main, ["--upstream", "http://127.0.0.1:9/v1", *out], "cannot be reached"),
     ):
-        done = subprocess.run([sys.executable, "-m", *command], capture_output=True, text=True, check=False)
-        assert done.returncode == 2
-        assert words in done.stderr
-        assert "Traceback" not in done.stderr
+        with pytest.raises(SystemExit) as ended:
+            main(arguments)
+        said = capsys.readouterr().err
+        assert ended.value.code == 2
+        assert words in said
+        assert len(said.splitlines()) == 1
+    command = [sys.executable, "-m", "specgen", "model", "validate", str(empty)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode, "no recordings" in done.stderr, "Traceback" in done.stderr) == (2, True, False)
+
+
+def test_commands_end_by_a_signal_with_their_last_word(tmp_path: Path) -> None:
+    """Given a server and a recorder as a user starts them, I expect Ctrl-C to end both without a traceback, and the
+    recorder to tell what it recorded."""
+
+    def started(*command: str) -> tuple[subprocess.Popen[str], str]:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "specgen", "model", *command],
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        )  # fmt: skip
+        assert process.stdout is not None
+        while not (line := process.stdout.readline()).startswith("listening on "):
+            assert line, process.communicate()[1]
+        return process, line.removeprefix("listening on ").strip()
+
+    def ended(process: subprocess.Popen[str], number: signal.Signals) -> str:
+        process.send_signal(number)
+        out, errors = process.communicate(timeout=60)
+        assert (process.returncode, errors) == (0, "")
+        return out
+
+    async def talk(url: str) -> None:
+        async with client_of(url) as client:
+            await stream(client, messages("T4"), seed=1)
+
+    server, upstream = started("serve", "--speed", "100", "--trace-tokens", "300")
+    proxy, url = started("record", "--upstream", upstream, "--out", str(tmp_path))
+    try:
+        asyncio.run(asyncio.wait_for(talk(url), 60))
+        assert ended(proxy, signal.SIGINT) == f"1 recorded in {tmp_path}\n"
+        assert ended(server, signal.SIGTERM) == ""
+    finally:
+        proxy.kill()
+        server.kill()
+    assert read(find(tmp_path)[0]).whole
