@@ -100,7 +100,7 @@ def parse() -> argparse.Namespace:
     add("--seeds", type=int, default=None, help="with feedback withheld (default 5, --short 2; 0: leave that part out)")
     add("--criteria", default=None, help=f"of Table 9 (default {','.join(CRITERIA)}; empty: leave that part out)")
     add("--speed", type=float, default=0.0, help="of the model and of simulated devices, times the paper's")
-    add("--devices", type=int, default=0, help="simulated ones")
+    add("--devices", type=int, default=0, help="simulated ones (default: one for each algorithm and task, at most 15)")
     add("--at-once", type=int, default=0, help="jobs side by side (default: one a device)")
     add("--short", action="store_true", help="about 90 s")
     add("--real", action="store_true", help="this machine's devices: compiles and times; slow")
@@ -111,7 +111,8 @@ def parse() -> argparse.Namespace:
     if options.criteria is None:
         options.criteria = "first_valid,never" if options.short else ",".join(CRITERIA)
     options.speed = options.speed or (12.0 if options.real else 150.0 if options.short else 100.0)
-    options.devices = 0 if options.real else options.devices or 10
+    jobs = len(options.algorithms.split(",")) * len(options.tasks.split(","))
+    options.devices = 0 if options.real else options.devices or min(jobs, 15)
     options.at_once = options.at_once or options.devices or 1
     unknown = [name for name in options.tasks.split(",") if name not in MODELLED]
     if unknown:
@@ -138,7 +139,7 @@ def main() -> None:
         flush=True,
     )
     with tempfile.TemporaryDirectory(prefix="sg-search-") as folder:
-        place = Place(options.home or Path(folder), options.speed, options.devices)
+        place = Place(options.home or Path(folder), options.speed, options.devices, short=options.seeds > 0)
         with system(place) as client:
             Benchmark(options, client, place).run()
 
