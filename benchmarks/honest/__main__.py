@@ -22,6 +22,7 @@ from benchmarks.honest.cpu_products import kernels as products
 from benchmarks.honest.files import Kernel
 from benchmarks.honest.kinds import Cheat, Kind
 from benchmarks.honest.run import judged
+from specgen.evaluation.build.support import ensure_support
 from specgen.evaluation.cell import close_zygote
 from specgen.evaluation.sandbox import probe
 from specgen.settings import get_settings
@@ -114,6 +115,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="specgen-honest-") as temporary:
         cache = given.cache or Path(temporary)
         print(f"{machine()}; {backend}; {len(kernels)} honest kernels, {len(bad)} cheats", flush=True)
+        ensure_support(cache)  # a minute, once: else the first candidates would wait for it
         try:
             found = honest(kernels, backend, cache) if given.only != "cheats" else None
             seen = cheats(bad, backend, cache) if given.only != "honest" else None
