@@ -75,7 +75,7 @@ async def cancels(server: Server, count: int) -> None:
             waits.append(looked - left)
     waits.sort()
     for name, at in (("p50", 0.5), ("p95", 0.95), ("max", 1.0)):
-        value = waits[min(len(waits) - 1, int(len(waits) * at))] * 1000
+        value = waits[math.ceil(len(waits) * at) - 1] * 1000
         bar = f"<= {CANCEL_BAR_MS:g}" if name != "p50" else "printed"
         holds = value <= CANCEL_BAR_MS if name != "p50" else None
         figure(f"{server.kind}: cancel to free {name} of {count}", value, "ms", bar, holds)
