@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import re
-from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -146,17 +144,3 @@ def test_a_search_resumed_anywhere_is_the_same_search(
     name: str, rounds: list[list[tuple[int, Status, bool]]], resume_at: frozenset[int]
 ) -> None:
     assert play(name, rounds, resume_at) == play(name, rounds, frozenset())
-
-
-def test_the_example_of_the_docs_is_a_search_algorithm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    text = (Path(__file__).parents[2] / "docs" / "search.md").read_text()
-    (example,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
-    (tmp_path / "example_of_the_docs.py").write_text(example)
-    monkeypatch.syspath_prepend(tmp_path)
-    name = "example_of_the_docs:FromTheBest"
-    rounds = [[(n, Status.VALID, True)] for n in range(6)]
-    played = play(name, rounds, frozenset({1, 3}))
-    assert played == play("tests.search.own:FromTheBest", rounds, frozenset())
-    assert played[-1] is STOP
-    for built_in in names():
-        assert f"| `{built_in}`" in text

@@ -107,6 +107,7 @@ class Worker:
     seed: int = 0
     junk: bool = False  # roles answer once what fits no schema
     asked: list[tuple[object, ...]] = field(default_factory=list)
+    connected: list[ModelProfile] = field(default_factory=list)
     dead: bool = False
     lanes: Lanes | None = None
     arrived: asyncio.Event = field(default_factory=asyncio.Event)
@@ -271,7 +272,8 @@ async def attempt(store: Mortal, job: str, worker: Worker) -> tuple[JobState, st
     assert token is not None
     record = await asyncio.to_thread(store.job, job)
 
-    async def connect(_: ModelProfile) -> Any:
+    async def connect(profile: ModelProfile) -> Any:
+        worker.connected.append(profile)
         return worker
 
     async def count(_name: str, _n: int = 1) -> None:
