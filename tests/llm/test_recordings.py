@@ -214,7 +214,7 @@ def test_commands_end_by_a_signal_with_their_last_word(tmp_path: Path) -> None:
 
     def started(*command: str) -> tuple[subprocess.Popen[str], str]:
         process = subprocess.Popen(
-            [sys.executable, "-m", "specgen", "model", *command],
+            [sys.executable, "-m", *command],
             stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         )  # fmt: skip
         assert process.stdout is not None
@@ -232,8 +232,8 @@ def test_commands_end_by_a_signal_with_their_last_word(tmp_path: Path) -> None:
         async with client_of(url) as client:
             await stream(client, messages("T4"), seed=1)
 
-    server, upstream = started("serve", "--speed", "100", "--trace-tokens", "300")
-    proxy, url = started("record", "--upstream", upstream, "--out", str(tmp_path))
+    server, upstream = started("specgen.llm.server", "--speed", "100", "--trace-tokens", "300")
+    proxy, url = started("specgen.llm.recorder", "--upstream", upstream, "--out", str(tmp_path))
     try:
         asyncio.run(asyncio.wait_for(talk(url), 60))
         assert ended(proxy, signal.SIGINT) == f"1 recorded in {tmp_path}\n"
