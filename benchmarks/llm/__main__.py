@@ -11,6 +11,8 @@ from __future__ import annotations
 import argparse
 import asyncio
 import os
+import signal
+import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Final
@@ -45,6 +47,7 @@ def main() -> None:
     wanted = options.servers.split(",")
     if unknown := set(wanted) - set(STARTS):
         parser.error(f"no such server: {', '.join(sorted(unknown))}; there are {', '.join(STARTS)}")
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # the servers are stopped then too
     print(f"# {machine()}, load {os.getloadavg()[0]:.1f}", flush=True)
     for name in wanted:
         if name != "specgen" and servers.installed(name) is None:
