@@ -74,7 +74,7 @@ def test_bootstrap_tells_a_difference_from_none():
 
 
 def measured(variant: str, seed: int, curve: tuple[float, ...]) -> Measured:
-    run = Run(variant, "refine", "T4", seed, speculation=False)
+    run = Run(variant, "refine", "T4", seed, len(curve), speculation=False)
     return Measured(run, "done", 100.0, len(curve), 5, 0.5, 1, 1000, 500, curve, curve[0])
 
 

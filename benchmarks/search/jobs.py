@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from specgen.client import Client, JobSpec, problem
 from specgen.store import Store
-from specgen.types import IterationReason
+from specgen.types import IterationReason, Origin
 
 POLL_S = 0.25
 
@@ -22,6 +22,7 @@ class Run:
     search: str
     task: str
     seed: int
+    iterations: int
     speculation: bool
     termination: str = "historical_mean"
     llm: str = "default"
@@ -42,6 +43,7 @@ class Measured:
     fresh_tokens: int  # the same without prompts served from the prefix cache
     curve: tuple[float, ...]  # best speedup after each iteration; 0 while there is none
     first: float  # speedup of the first valid kernel; 0 where there is none
+    tokens_per_s: float = 0.0  # of main streams that were not cut off, from their first token on
 
     @property
     def best(self) -> float:
@@ -54,14 +56,14 @@ class Measured:
 
 
 def run_all(
-    client: Client, runs: Sequence[Run], *, at_once: int, iterations: int, policy: dict[str, str | int | float | bool]
+    client: Client, runs: Sequence[Run], *, at_once: int, policy: dict[str, str | int | float | bool]
 ) -> list[Measured]:
     """So many side by side, in order; a line for each that has ended."""
     waiting, running, done = list(runs), dict[str, Run](), list[Measured]()
     while waiting or running:
         while waiting and len(running) < at_once:
             run = waiting.pop(0)
-            running[client.submit(_spec(run, iterations, policy))] = run
+            running[client.submit(_spec(run, policy))] = run
         time.sleep(POLL_S)
         for job_id, run in list(running.items()):
             if client.job(job_id).state.terminal:
@@ -71,14 +73,14 @@ def run_all(
     return done
 
 
-def _spec(run: Run, iterations: int, policy: dict[str, str | int | float | bool]) -> JobSpec:
+def _spec(run: Run, policy: dict[str, str | int | float | bool]) -> JobSpec:
     return JobSpec(
         problem=problem(run.task),
         llm_profile=run.llm,
         model="specgen-synthetic",
         search=run.search,
         termination=run.termination,
-        iterations=iterations,
+        iterations=run.iterations,
         speculation=run.speculation,
         seed=run.seed,
         policy=policy,
@@ -106,7 +108,18 @@ def measure(store: Store, job_id: str, run: Run) -> Measured:
         fresh_tokens=everything - sum(one.cached_tokens for one in usages),
         curve=tuple(max((s for i, s in valid if i <= one.iteration), default=0.0) for one in closed),
         first=valid[0][1] if valid else 0.0,
+        tokens_per_s=_rate(store, job_id),
     )
+
+
+def _rate(store: Store, job_id: str) -> float:
+    """What the client got, which is less than what the server was set to where the machine did not keep up."""
+    tokens, seconds = 0, 0.0
+    for one in store.generations(job_id):
+        if one.kind is Origin.MAIN and one.usage.reported and one.first_token_at and one.ended_at:
+            tokens += one.usage.completion_tokens
+            seconds += (one.ended_at - one.first_token_at).total_seconds()
+    return tokens / seconds if seconds else 0.0
 
 
 def line(done: Measured) -> str:

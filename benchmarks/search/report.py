@@ -85,6 +85,13 @@ def speculation(name: str, base: Sequence[Measured], other: Sequence[Measured]) 
     return found
 
 
+def pace(what: str, found: Sequence[Measured], tokens_per_s: float) -> None:
+    """Whether the machine kept up: where main streams came slower than they were sent, times are not to be trusted."""
+    rates = [one.tokens_per_s / tokens_per_s for one in found if one.tokens_per_s]
+    value = statistics.fmean(rates) if rates else 0.0
+    figure(f"pace of main streams {what}, over the model's", value, "share", ">= 0.95", value >= 0.95)
+
+
 def means(found: Sequence[dict[str, float]]) -> None:
     """Over algorithms."""
     names = (("time", ">= 2.0", True), ("feedback", ">= 2.5", True), ("tokens", "<= 1.0", False), ("best", "", None))
@@ -107,8 +114,8 @@ def table(name: str, base: Sequence[Measured], other: Sequence[Measured]) -> Non
         )
 
 
-def progress(name: str, found: Sequence[Measured]) -> None:
-    """Best so far: it must rise after the first valid kernel (E7)."""
+def progress(name: str, found: Sequence[Measured], *, judged: bool) -> None:
+    """Best so far; a figure of it where ``judged``."""
     if not (whole := [one for one in found if one.profiles]):
         return
     marks = [mark for mark in MARKS if mark <= min(one.iterations for one in whole)]
@@ -117,8 +124,16 @@ def progress(name: str, found: Sequence[Measured]) -> None:
     how = "with" if whole[0].run.speculation else "without"
     print(f"best so far, {name} {how} speculation: first valid {geometric([one.first for one in whole]):.2f}x  {curve}",
           flush=True)  # fmt: skip
+    if not judged:
+        return
     rise = geometric([one.best / one.first for one in whole])
-    figure(f"{name} {how} speculation: best over first valid kernel", rise, "x", "> 1.0", rise > 1.0)
+    figure(
+        f"{name}: best after {whole[0].iterations} iterations over the first valid kernel",
+        rise,
+        "x",
+        "> 1.0",
+        rise > 1.0,
+    )
 
 
 def terminations(base: Sequence[Measured], found: dict[str, list[Measured]]) -> None:

@@ -1,10 +1,8 @@
-"""`refine` with its feedback withheld, as users' algorithms: what the loop is worth to the search."""
+"""`refine` with its feedback withheld, as a user's algorithm: what the loop is worth to the search."""
 
 from __future__ import annotations
 
-import random
-
-from specgen.search import Context, History, Step
+from specgen.search import Context, Step
 from specgen.search.refine import Refine
 from specgen.types import Prompt
 
@@ -19,11 +17,3 @@ class KernelOnly(Refine):
             source = context.history.get(parent).source
             text += f"\n## Your latest kernel\n\n```python\n{source}```\n\nWrite the whole file again.\n"
         return Prompt(context.render("shared/system.md.j2"), text)
-
-
-class Nothing(Refine):
-    """Not even the kernel: every iteration starts from scratch."""
-
-    def select(self, history: History, rng: random.Random) -> Step:
-        """The first prompt again."""
-        return Step("seed", (), super().select(history, rng).args)
