@@ -30,9 +30,16 @@ def rejected(rule: str, number: str, explanation: str) -> Verdict:
 
 
 def _open(name: str) -> int:
+    """A file that every user may lock. Opened for creation only where it is absent: in a sticky folder, systems refuse
+    that (``fs.protected_regular``) for a file that another user has made."""
+    path, flags = Path(tempfile.gettempdir()) / name, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
     previous = os.umask(0)
     try:
-        return os.open(Path(tempfile.gettempdir()) / name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        while True:
+            with contextlib.suppress(FileNotFoundError):
+                return os.open(path, flags)
+            with contextlib.suppress(FileExistsError):
+                return os.open(path, flags | os.O_CREAT | os.O_EXCL, 0o666)
     finally:
         os.umask(previous)
 
