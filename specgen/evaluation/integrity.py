@@ -56,17 +56,18 @@ def check_time_in(samples: Message) -> None:
     ``library_only``: next to nothing of it in own kernels; ``hidden_library``: most of it in a library that was not
     called through torch.
     """
-    counts = {kind: int(_amount(samples.get(kind))) for kind in ("own", "operator", "system", "python", "foreign")}
+    kinds = ("own", "glue", "operator", "system", "python", "foreign")
+    counts = {kind: int(_amount(samples.get(kind))) for kind in kinds}
     total = sum(counts.values())
-    work = total - counts["python"]
-    if total < _FEW_SAMPLES or work < _FEW_SAMPLES / 2:
+    if total < _FEW_SAMPLES or total - counts["python"] < _FEW_SAMPLES / 2:
         return  # the interpreter is what takes the time: nothing can be said
-    if counts["foreign"] > _HIDDEN * work and counts["foreign"] > 4 * counts["own"]:
+    own = counts["own"] + counts["glue"]
+    if counts["foreign"] > _HIDDEN * total and counts["foreign"] > 4 * own:
         raise rejected(
             "hidden_library", f"{100 * counts['foreign'] / total:.0f} % of {total} samples",
             "most of the time goes to a library that was called behind torch's back",
         )  # fmt: skip
-    if counts["own"] == 0:
+    if own == 0:
         raise rejected(
             "library_only", f"0 of {total} samples in own kernels", "the work must be done by kernels of your own"
         )

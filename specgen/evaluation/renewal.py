@@ -16,12 +16,11 @@ from typing import Any
 import torch
 
 from specgen.evaluation.tensors import Parcel, leaves
-from specgen.evaluation.trials import continuous
+from specgen.evaluation.trials import continuous, spike_height
 from specgen.evaluation.wire import close_all
 
 SPIKE_SHARE = 3  # one run in so many has spikes
 _SPIKES = 2  # values of each tensor
-_SPIKE_WEIGHT = 0.1  # of the tensor's summed magnitude, each
 _RANDOM = random.SystemRandom()
 
 
@@ -69,8 +68,8 @@ class Renewed:
         ]
         self.heights: list[float] = []
 
-    def renew(self, spikes: float = 0.0) -> None:
-        """New values. ``spikes``: their strength, 0 for none."""
+    def renew(self, spikes: float = 0.0, most: float = float("inf")) -> None:
+        """New values. ``spikes``: their strength, 0 for none; ``most``: no spike is larger."""
         with torch.no_grad():
             if not self.pairs and self.redraw is not None:
                 self._take(self.redraw())
@@ -78,16 +77,16 @@ class Renewed:
                 if 0 < largest < float("inf"):
                     refresh(base, now, largest)
             if spikes:
-                self._spike(spikes)
+                self._spike(spikes, most)
 
     def _take(self, fresh: Any) -> None:
         for to, source in zip(leaves(self.private), leaves(fresh), strict=True):
             if to.shape == source.shape:
                 to.copy_(source)
 
-    def _spike(self, strength: float) -> None:
+    def _spike(self, strength: float, most: float) -> None:
         if not self.heights:
-            self.heights = [_SPIKE_WEIGHT * base.numel() * float(base.double().abs().mean()) for base, *_ in self.pairs]
+            self.heights = [spike_height(base, 1.0, float("inf")) for base, *_ in self.pairs]
         for (base, now, _), height in zip(self.pairs, self.heights, strict=True):
             if base.numel() >= 64:
-                spike(base, now, strength * height)
+                spike(base, now, min(most, strength * height))

@@ -93,7 +93,9 @@ class Sampler:
             return "own"
         if _SYSTEM.search(path):
             return "system"
-        if _PYTHON.search(path) or f"memfd:{MEMORY}" in path or (self._glue and path.startswith(self._glue)):
+        if self._glue and path.startswith(self._glue):
+            return "glue"  # what own code calls of a tensor: data_ptr and the like
+        if _PYTHON.search(path) or f"memfd:{MEMORY}" in path:
             return "python"
         return "foreign"
 

@@ -52,8 +52,21 @@ def continuous(leaf: torch.Tensor) -> bool:
     return leaf.numel() < 16 or int(torch.unique(sample).numel()) > 4
 
 
-def signed(inputs: list[Any], generator: torch.Generator, strength: float = 1.0) -> list[Any]:
+def largest(tolerance: float) -> float:
+    """The largest value put among inputs: where the tolerance admits fp16, one that fp16 can hold."""
+    return 2.0**15 if tolerance >= TEN_BITS_PASS else float("inf")
+
+
+def spike_height(leaf: torch.Tensor, strength: float, most: float) -> float:
+    """A tenth of the summed magnitude of a tensor, at full strength."""
+    return min(most, 0.1 * strength * leaf.numel() * float(leaf.double().abs().mean()))
+
+
+def signed(
+    inputs: list[Any], generator: torch.Generator, strength: float = 1.0, most: float = float("inf")
+) -> list[Any]:
     """Signs, a scale per tensor and a few large values, all functions of the value alone."""
+    del most  # some twelve times the problem's own values
     draw = torch.rand(3, generator=generator).tolist()
     frequency, scale = 500 + 500 * draw[0], 0.5 + 2.5 * draw[1] * strength
 
@@ -69,14 +82,16 @@ def signed(inputs: list[Any], generator: torch.Generator, strength: float = 1.0)
     return list(mapped(inputs, change))
 
 
-def spiked(inputs: list[Any], generator: torch.Generator, strength: float = 1.0) -> list[Any]:
+def spiked(
+    inputs: list[Any], generator: torch.Generator, strength: float = 1.0, most: float = float("inf")
+) -> list[Any]:
     """Four values per tensor that carry a tenth of its weight each: skipping a part of the input shows."""
 
     def change(leaf: torch.Tensor) -> torch.Tensor:
         if not continuous(leaf) or leaf.numel() < 64:
             return leaf
         flat = leaf.reshape(-1)
-        height = 0.1 * strength * leaf.numel() * float(leaf.double().abs().mean())
+        height = spike_height(leaf, strength, most)
         result = leaf.clone()
         for at in torch.randint(0, leaf.numel(), (4,), generator=generator).tolist():
             if flat[at] != 0:
@@ -93,13 +108,13 @@ def own(reference: Reference, name: str = "fresh inputs") -> Trial:
     return Trial(name=name, inputs=inputs, expected=reference.forward(inputs, seed), seed=seed)
 
 
-Change = Callable[[list[Any], torch.Generator, float], list[Any]]
+Change = Callable[[list[Any], torch.Generator, float, float], list[Any]]
 
 
 def other(reference: Reference, name: str, change: Change, tolerance: float) -> Trial | None:
     """A trial of another distribution, or None where the reference is not fit for any strength of it."""
     for strength in STRENGTHS:
-        trial = _drawn(reference, name, change, strength)
+        trial = _drawn(reference, name, change, strength, largest(tolerance))
         if trial is None:
             return None
         if _fit(trial, tolerance) and _conditioned(reference, trial, tolerance):
@@ -107,10 +122,10 @@ def other(reference: Reference, name: str, change: Change, tolerance: float) -> 
     return None
 
 
-def _drawn(reference: Reference, name: str, change: Change, strength: float) -> Trial | None:
+def _drawn(reference: Reference, name: str, change: Change, strength: float, most: float) -> Trial | None:
     generator = torch.Generator().manual_seed(fresh_seed())
     base = reference.inputs(fresh_seed())
-    inputs = change(base, generator, strength)
+    inputs = change(base, generator, strength, most)
     if all(new is old for new, old in zip(leaves(inputs), leaves(base), strict=True)):
         return None
     seed = fresh_seed()
