@@ -41,7 +41,7 @@ from workers.context import JobContext, Models, device_facts, entry
 from workers.journal import Journal, Stream, stored
 
 log = structlog.get_logger(__name__)
-_seen: dict[tuple[str, str, str], Capabilities] = {}
+_seen: dict[str, Capabilities] = {}
 
 Count = Callable[[str, int], Awaitable[None]]  # adds to a counter of the pool's metrics
 
@@ -333,7 +333,7 @@ def as_json(value: Json) -> Json:
 
 async def _connect(profile: ModelProfile) -> OpenAICompatible:
     """What the server can do is asked once a process: later, an LLM that is away is a failed generation."""
-    key = (profile.base_url, profile.model, profile.dialect)
+    key = profile.model_dump_json(include={"base_url", "model", "dialect", "extra_body", "opens_think"})
     if key not in _seen:
         try:
             _seen[key] = await detect(profile)

@@ -40,9 +40,10 @@ class Former:
 
     @cached_property
     def forks(self) -> tuple[tuple[Answered, str], ...]:
-        """Forks that gave a kernel, with its source."""
+        """Forks that gave a kernel which this iteration has not measured yet, with its source."""
+        done = {measured.candidate_id for measured in self.left.measured}
         answers = ((it, self._source(it)) for it in self.left.answered if it.origin is Origin.FORK and not _of_main(it))
-        return tuple((it, source) for it, source in answers if source is not None)
+        return tuple((it, source) for it, source in answers if source is not None and source_id(source) not in done)
 
     def paid(self, seed: int, prefix: str) -> bool:
         """Whether a trigger's fork with that seed, on that prefix, was answered."""
