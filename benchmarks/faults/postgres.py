@@ -56,8 +56,8 @@ class Postgres:
         """Start the postmaster, without waiting. It does not run as root."""
         user = self._files.system_user
         owner = pwd.getpwnam(user) if user else None
-        program = [str(self._files.bin_path / "postgres"), "-D", str(self.data), "-k", str(self.data), "-h", self.listen]
-        program += ["-p", str(self.port)]
+        program = [str(self._files.bin_path / "postgres"), "-D", str(self.data), "-k", str(self.data)]
+        program += ["-h", self.listen, "-p", str(self.port)]
         with self.log.open("ab") as out:
             self.process = subprocess.Popen(
                 [*program, "-c", "max_connections=300"],
