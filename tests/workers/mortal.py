@@ -12,11 +12,12 @@ import contextlib
 import hashlib
 import json
 import sqlite3
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 from sqlalchemy import text
 
@@ -44,6 +45,7 @@ from tests.search.conftest import example
 from workers.lanes import Lanes, Outside
 
 PROBLEM = ProblemSpec(name="T", source="class Model: ...\n")
+T = TypeVar("T")
 FAILURES = ("compile_error", "runtime_error", "wrong_value")
 
 
@@ -164,7 +166,7 @@ class Worker:
         assert self.lanes is not None
         while any(it.gate.outstanding or it._over for it in self.lanes._begun if it.plan.seed == seed):
             self.alive()
-            await asyncio.sleep(0.002)
+            await asyncio.sleep(0)
 
     async def complete(self, prompt: Prompt, *, seed: int, max_tokens: int, schema: Any) -> Completion:
         self.alive()
@@ -264,6 +266,31 @@ def spec(search: str, **of: object) -> JobSpec:
 
 
 SETTINGS = Settings(llm={"default": ModelProfile(base_url="http://nowhere", model="m")})
+
+
+class Inline(ThreadPoolExecutor):
+    """Calls of the store are made at once, in the event loop's own thread: the order is the script's."""
+
+    def submit(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> Future[T]:
+        future: Future[T] = Future()
+        try:
+            future.set_result(fn(*args, **kwargs))
+        except BaseException as exc:
+            future.set_exception(exc)
+        return future
+
+
+def play(scene: Coroutine[Any, Any, T], *, threads: bool = False) -> T:
+    """Run it to its end. ``threads``: the store's calls in threads, as in a worker; their order is then anybody's."""
+
+    async def staged() -> T:
+        loop = asyncio.get_running_loop()
+        loop.set_exception_handler(lambda *_: None)  # a dead worker tells nobody what became of its tasks
+        if not threads:
+            loop.set_default_executor(Inline(1))
+        return await asyncio.wait_for(scene, 170)
+
+    return asyncio.run(staged())
 
 
 async def attempt(store: Mortal, job: str, worker: Worker) -> tuple[JobState, str]:

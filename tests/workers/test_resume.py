@@ -6,13 +6,12 @@ and pays for no answer again. ``SPECGEN_TEST_EVERY_MOMENT=1`` takes all iteratio
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
+import logging
 import os
 import random
 import sys
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -30,6 +29,7 @@ from tests.workers.mortal import (
     attempt,
     image,
     paid,
+    play,
     restore,
     rows,
     spec,
@@ -38,6 +38,7 @@ from tests.workers.mortal import (
 )
 from workers import journal, lanes
 
+log = logging.getLogger(__name__)
 SEARCHES = ("refine", "best_of_n", "cudaforge", "kernelagent", "alphaevolve")
 WATCHED = range(100) if os.environ.get("SPECGEN_TEST_EVERY_MOMENT") else (1, 4)  # tasks of the job, an iteration each
 
@@ -93,7 +94,7 @@ def film(path: Path, empty: bytes, of: JobSpec, monkeypatch: pytest.MonkeyPatch)
     for module in (journal, lanes):  # the named points are moments, too
         monkeypatch.setattr(module, "crash_point", made.moment)
     store = Mortal.open(f"sqlite:///{path}")
-    asyncio.run(asyncio.wait_for(made.shoot(store, of), 300))
+    play(made.shoot(store, of))
     store.close()
     monkeypatch.undo()
     return made
@@ -114,7 +115,7 @@ async def resume(store: Mortal, moment: Moment, made: Film) -> Story:
 
 @pytest.mark.parametrize("search", SEARCHES)
 def test_killed_at_any_write_a_job_goes_on_the_same(
-    search: str, tmp_path: Path, empty: bytes, monkeypatch: pytest.MonkeyPatch, record_property: Callable[..., None]
+    search: str, tmp_path: Path, empty: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """From the state at every moment the task is run again, to its end, where the stories must be the same: all that
     follows is made of them."""
@@ -136,9 +137,9 @@ def test_killed_at_any_write_a_job_goes_on_the_same(
             for part in whole:
                 assert told[part] == whole[part], f"{part}, killed {moment.at} ({number})"
 
-    asyncio.run(asyncio.wait_for(all_of_them(), 600))
+    play(all_of_them())
     store.close()
-    record_property("moments of death, and different ones", (len(made.moments), len(seen)))
+    log.info("%s: %d moments of death, %d of them different", search, len(made.moments), len(seen))
     assert len(made.moments) > 80
 
 
@@ -169,7 +170,7 @@ def killed_often(store: Mortal, of: JobSpec, deaths: list[int]) -> tuple[str, li
         workers.append(worker)
         store.watch(worker, Fate(worker, nth))
         with contextlib.suppress(Killed):
-            asyncio.run(asyncio.wait_for(until_over(store, job, worker), 120))
+            play(until_over(store, job, worker), threads=of.lanes > 1)
         worker = worker.successor()
         store.watch(worker)
         if store.job(job).state.terminal:

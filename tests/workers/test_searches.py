@@ -22,7 +22,7 @@ from specgen.types import JobState, Prompt, Usage
 from tests.llm.scripted_server import Status, scripted_server
 from tests.workers import mortal
 from tests.workers.jobs import SHORT, World, start_model, start_world  # noqa: F401 (fixtures)
-from tests.workers.mortal import Devices, Mortal, Stream, Worker, rows, spec, until_over
+from tests.workers.mortal import Devices, Mortal, Stream, Worker, play, rows, spec, until_over
 
 
 @pytest.fixture(name="store")
@@ -38,7 +38,7 @@ def run(store: Mortal, worker: Worker, search: str, **of: object) -> tuple[str, 
     """The job to its end: its id, and what became of it."""
     store.watch(worker)
     job = store.create_job(spec(search, **of))
-    return job, asyncio.run(asyncio.wait_for(until_over(store, job, worker), 60))
+    return job, play(until_over(store, job, worker))
 
 
 # ------------------------------------------------------------------------------------------------ faults of the user's
@@ -92,7 +92,7 @@ def test_a_state_of_another_version_names_both(store: Mortal) -> None:
     with store.engine.begin() as connection:
         connection.execute(update(tables.jobs).values(search_state={"version": 2, "turns": [], "note": ""}))
     with pytest.raises(SettingsError, match="search state is version 2, and this SpecGen reads version 1"):
-        asyncio.run(asyncio.wait_for(until_over(store, job, worker), 60))
+        play(until_over(store, job, worker))
 
 
 def test_a_prompt_directory_that_does_not_exist(store: Mortal, tmp_path: Path) -> None:
