@@ -19,7 +19,7 @@ from specgen.cli.main import app, terminal
 from specgen.client import Client
 from specgen.controller import termination
 from specgen.errors import ModelAccessError, SettingsError, UserError
-from specgen.evaluation.problems import backend_of
+from specgen.evaluation.problems import backend_of, load_problem
 from specgen.llm import detect
 from specgen.prompts import Renderer
 from specgen.report.table import job_table
@@ -79,6 +79,8 @@ def run(
     termination.resolve(termination_name)
     Renderer(prompts or None)
     wanted = suites.chosen(suite, pick, backend_of(backend)) if suite else [suites.Wanted(path, {})]
+    if path:
+        load_problem(path, backend_of(backend))  # a wrong file is told before anybody is asked
     access = None if synthetic else access_of(settings, profile, base_url, model, api_key)
     if cost_budget and (access is None or access.price is None):
         raise SettingsError("a cost budget needs a price, and this LLM profile has none", PRICE_HINT)
