@@ -164,6 +164,14 @@ def watched():
     return sys.getprofile() is not None or doing() == "watch_calls"
 """
 )
+_SLOW_PRODUCT = """
+    for (int64_t i = 0; i < n; ++i)
+        for (int64_t j = 0; j < m; ++j) {
+            float sum = 0;
+            for (int64_t l = 0; l < k; ++l) sum += pa[i * k + l] * pb[l * m + j];
+            po[i * m + j] = sum;
+        }
+"""
 _COMPILED = """
 @torch.compile
 def scaled(a, b):
@@ -216,7 +224,7 @@ AS_ANSWER = (
         before="import math\nmath.sqrt.__module__ = 'diag_ext'\n",
         forward="        math.sqrt(2.0)\n        return a[:, None] * b"), REJECTED, ("library_only",)),
     Cheat("own kernels while watched, the library when timed", _REFERENCE, t2(
-        before=_WATCHED, forward="        return ext.multiply(a, b) if watched() else torch.matmul(a, b)"), REJECTED,
+        body=_SLOW_PRODUCT, before=_WATCHED, forward="        return ext.multiply(a, b) if watched() else torch.matmul(a, b)"), REJECTED,
         ("watched_differently",), quick=True),
     Cheat("torch.compile", _REFERENCE, _t4("        return scaled(a, b)", _COMPILED),
           (*REJECTED, Status.RUNTIME_ERROR, Status.HANG), ("library_only", "hidden_library", "reference_ops", "background_process")),

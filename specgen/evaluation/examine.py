@@ -17,7 +17,7 @@ from specgen.evaluation.machines import free_bytes, limits, present, times_ms
 from specgen.evaluation.reference import Reference
 from specgen.evaluation.tensors import describe, leaves, mapped
 from specgen.evaluation.tracer import Trace, trace, trace_run
-from specgen.evaluation.trials import Trial, finite, other, own, signed, spiked
+from specgen.evaluation.trials import Trial, finite, largest, other, own, signed, spiked
 from specgen.evaluation.verdict import Verdict
 from specgen.types import ProblemSpec, Status
 
@@ -66,7 +66,8 @@ def _run(problem: ProblemSpec, shapes: Trace | None) -> tuple[Trace, dict[str, A
     private = list(mapped(trial.inputs, torch.clone))
     cost = shapes or trace_run(reference, private)
     reference_ms = times_ms(lambda: reference.run(private, trial.seed), problem.backend, _TIMING_BUDGET_S)
-    others = [other(reference, kind.__name__, kind, problem.tolerance) for kind in (signed, spiked)]
+    most = largest(problem.tolerance, cost.product_flops > 0)
+    others = [other(reference, kind.__name__, kind, problem.tolerance, most) for kind in (signed, spiked)]
     trials = [trial, *(item for item in others if item is not None)]
     errors = straw_errors(trials)
     accepted = {name: [_passes(name, item, problem.tolerance) for item in trials] for name in errors}

@@ -4,8 +4,9 @@ An error above 1e-4 of the output's scale (signed inputs, against float64) is mo
 ``reduced_precision``. What made it is then asked. Outputs that are not finite where inputs exceed fp16's largest
 number and the reference is finite: ``half``. Inputs and parameters whose mantissas are short already: where the error
 disappears at ten explicit bits, numbers are rounded to ten bits inside; at seven, to seven (``bfloat16``). TF32 and
-fp16 both keep ten; inputs of about 2^-20, where fp16 has four, tell them apart (``half``, ``tf32``). Where none of this
-can be seen (a bias hides small inputs, intermediate results are rounded too) there is no such label.
+fp16 both keep ten; inputs of about 2^-20, where fp16 has four, tell them apart (``half``, ``tf32``), without the biases
+where those hide small inputs. Where none of this can be seen (intermediate results are rounded too, a threshold lies
+between) there is no such label.
 """
 
 from __future__ import annotations
@@ -53,6 +54,9 @@ def _told(reference: Reference, weights: Weights, signed: Trial, error: float, r
     ten = _error(reference, run, short)
     if ten is not None and ten < _GONE * error:
         far = _range_error(reference, run, short)
+        if far is None:  # biases are what hides tiny inputs
+            weights.put({name: value * 0 if value.dim() < 2 else value for name, value in weights.values.items()})
+            far = _range_error(reference, run, short)
         return None if far is None else "half" if far > _RANGE_ERROR else "tf32"
     weights.put(rounded(dict(weights.values), 7))
     seven = _error(reference, run, rounded(signed.inputs, 7))

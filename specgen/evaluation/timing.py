@@ -31,7 +31,7 @@ from specgen.evaluation.renewal import SPIKE_SHARE, Renewed
 from specgen.evaluation.rounds import Receiver, check_unchanged, judge_values
 from specgen.evaluation.stopwatch import stopwatch
 from specgen.evaluation.tensors import Parcel, leaves, mapped, settle
-from specgen.evaluation.trials import Trial, fresh_seed, largest
+from specgen.evaluation.trials import Trial, fresh_seed
 from specgen.evaluation.verdict import Verdict, rejected
 from specgen.evaluation.weights import Weights
 from specgen.evaluation.wire import close_all
@@ -182,14 +182,17 @@ class TimedRuns:
         *,
         weights: Weights | None = None,
         spikes: float = 0.0,
+        most: float = float("inf"),
         fetch_ms: float = 0.3,
         beside: Callable[[], None] = lambda: None,
         metered: bool = False,
     ) -> None:
         """``fetch_ms``: of handing over a small output; ``spikes``: the strength that the reference stands;
+        ``most``: no spike is larger;
         ``beside``: asked after every run, may refuse; ``metered``: with hardware counters (a CPU) or clocks (a GPU)."""
         self.weights = weights
         self.spikes = spikes
+        self.most = most
         self.fetch_ms = fetch_ms
         self.beside = beside
         self.metered = metered
@@ -280,7 +283,7 @@ class TimedRuns:
         seed = fresh_seed()
         self.peer.ask("time", self.limit_s, slot=slot.number, seed=seed)
         begin = _Moment.now(self._cpu(), self.peer.pid)
-        slot.renew(self.spikes if randrange(SPIKE_SHARE) == 0 else 0.0, largest(self.tolerance))
+        slot.renew(self.spikes if randrange(SPIKE_SHARE) == 0 else 0.0, self.most)
         if self.weights is not None:
             self.weights.renew()
         expected: Any = None

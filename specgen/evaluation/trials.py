@@ -52,9 +52,13 @@ def continuous(leaf: torch.Tensor) -> bool:
     return leaf.numel() < 16 or int(torch.unique(sample).numel()) > 4
 
 
-def largest(tolerance: float) -> float:
-    """The largest value put among inputs: where the tolerance admits fp16, one that fp16 can hold."""
-    return 2.0**15 if tolerance >= TEN_BITS_PASS else float("inf")
+def largest(tolerance: float, products: bool) -> float:
+    """The largest value put among inputs: one that fp16 can hold, where the tolerance admits it and it is of use.
+
+    Only matrix products are faster in fp16. Everything else meets the full height, which a reduction over much data
+    needs: half of the rows of a mean were right to the tolerance without it.
+    """
+    return 2.0**15 if products and tolerance >= TEN_BITS_PASS else float("inf")
 
 
 def spike_height(leaf: torch.Tensor, strength: float, most: float) -> float:
@@ -111,10 +115,15 @@ def own(reference: Reference, name: str = "fresh inputs") -> Trial:
 Change = Callable[[list[Any], torch.Generator, float, float], list[Any]]
 
 
-def other(reference: Reference, name: str, change: Change, tolerance: float) -> Trial | None:
-    """A trial of another distribution, or None where the reference is not fit for any strength of it."""
+def other(
+    reference: Reference, name: str, change: Change, tolerance: float, most: float = float("inf")
+) -> Trial | None:
+    """A trial of another distribution, or None where the reference is not fit for any strength of it.
+
+    ``most``: see :func:`largest`.
+    """
     for strength in STRENGTHS:
-        trial = _drawn(reference, name, change, strength, largest(tolerance))
+        trial = _drawn(reference, name, change, strength, most)
         if trial is None:
             return None
         if _fit(trial, tolerance) and _conditioned(reference, trial, tolerance):

@@ -44,7 +44,7 @@ def problem(forward: str, inputs: str) -> Reference:
 
 
 def test_a_distribution_is_drawn_more_gently_where_the_reference_cannot_stand_it() -> None:
-    reference = problem("torch.exp(a * 20 / 64).cumsum(1)", "torch.rand(64, 64)")
+    reference = problem("torch.exp(a / 2).cumsum(1)", "torch.rand(64, 64)")  # a spike of 205 overflows
     trial = other(reference, "spikes", spiked, 1e-2)
     assert trial is not None
     assert trial.strength < 1
