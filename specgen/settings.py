@@ -41,6 +41,7 @@ class ForkPolicy(Group):
     max_k: int = 2  # forks per trigger
     idle_after_s: float = 2.0  # a device idle that long launches a fork
     min_prefix_chars: int = 0
+    plain: int = Field(default=0, ge=0, le=64)  # generations beside the main one, where the server cannot fork
     classes: tuple[TriggerName, ...] = ("decision", "fence", "kernel_body", "phrase")
 
     @classmethod

@@ -253,13 +253,14 @@ class Usage:
 
 
 class TriggerClass(StrEnum):
-    """Why a fork was launched: the four classes of §6.1.1, and an idle device."""
+    """Why a fork was launched: the four classes of §6.1.1, an idle device, or a plain generation in a fork's place."""
 
     DECISION = "decision"
     FENCE = "fence"
     KERNEL_BODY = "kernel_body"
     PHRASE = "phrase"
     IDLE = "idle"
+    PLAIN = "plain"  # the server cannot fork: a whole generation of its own, from an empty prefix
 
 
 @dataclass(frozen=True)

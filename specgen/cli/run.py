@@ -165,7 +165,8 @@ def access_of(settings: Settings, name: str, base_url: str, model: str, api_key:
     """The LLM to use, tried once. Raises ModelAccessError or SettingsError before anything is started."""
     profile = profile_of(settings, name, base_url, model, api_key)
     seen = asyncio.run(detect(profile))
-    can = "forks the reasoning" if seen.can_fork else f"no speculation: {seen.why_not}"
+    plain = f"; {settings.forks.plain} plain generations beside each main one" if settings.forks.plain else ""
+    can = "forks the reasoning" if seen.can_fork else f"no speculation: {seen.why_not}{plain}"
     console.print(f"LLM: {seen.model} at {profile.base_url} ({seen.dialect}): {can}", markup=False)
     return profile.model_copy(update={"model": seen.model})
 

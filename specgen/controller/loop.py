@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import time
 from dataclasses import dataclass, field
+from functools import partial
 
 from specgen.controller.answers import Answer, FirstBlock
 from specgen.controller.blame import blame
@@ -196,6 +197,7 @@ class Iteration:
         generation = await self.recorder.generation_started(
             Origin.MAIN, seed=self.plan.seed, prefix="", trigger_id=None
         )
+        await self._plain()
         parser = TriggerParser(self.plan.policy.classes) if self._speculates else None
         receipt, watch = self._receipt(), LoopWatch(self.plan.loop_chars)
         try:
@@ -228,7 +230,7 @@ class Iteration:
         self.main_failure = f"the reasoning repeated itself from character {position} on and was cut"
         await self.events.publish(EventKind.WAITING, reason=self.main_failure)
         receipt = self._receipt()
-        if not self.model.can_fork:
+        if not self.model.can_fork or not prefix:  # nothing came before it
             self._main_without_code(failed=True)
             return
         if (answered := self._former.continuation(self.plan.seed, prefix)) is not None:
@@ -265,6 +267,26 @@ class Iteration:
     def _speculates(self) -> bool:
         return self.plan.speculation and self.model.can_fork and not self.refused
 
+    async def _plain(self) -> None:
+        """On request, where the server cannot fork: whole generations beside the main one, each with its own seed. Their
+        kernels count as forks' do, so that the first to meet the criterion ends the iteration. They reserve no device:
+        it would wait for all of their reasoning."""
+        k = self.plan.policy.plain
+        if not k or not self.plan.speculation or self.model.can_fork:
+            return
+        self.gate.launched(k, 0)
+        self._launch(k, "", await self.recorder.trigger(Trigger(TriggerClass.PLAIN, 0), k))
+        await self.events.publish(EventKind.TRIGGER, kind=TriggerClass.PLAIN.value, position=0, launched=k, text="")
+
+    def _launch(self, k: int, prefix: str, trigger_id: int) -> None:
+        for _ in range(k):
+            self._fork_count += 1
+            seed = self.plan.seed * 1009 + self._fork_count  # K equal seeds would give K equal kernels
+            task = asyncio.create_task(self._fork(prefix, seed, trigger_id))
+            self._forks.add(task)
+            task.add_done_callback(self._forks.discard)
+            task.add_done_callback(self._fail)
+
     async def _trigger(self, trigger: Trigger) -> None:
         """Lines 7–11: π, P_s, K, and K forks. A trigger that the brake holds back is recorded with K = 0."""
         idle = trigger.kind is TriggerClass.IDLE
@@ -274,14 +296,7 @@ class Iteration:
             self.gate.launched(k, len(prefix))
         if idle and not k:
             return  # nothing happened: worth no row
-        trigger_id = await self.recorder.trigger(trigger, k)
-        for _ in range(k):
-            self._fork_count += 1
-            seed = self.plan.seed * 1009 + self._fork_count  # K equal seeds would give K equal kernels
-            task = asyncio.create_task(self._fork(prefix, seed, trigger_id))
-            self._forks.add(task)
-            task.add_done_callback(self._forks.discard)
-            task.add_done_callback(self._fail)
+        self._launch(k, prefix, await self.recorder.trigger(trigger, k))
         await self.events.publish(
             EventKind.TRIGGER, kind=trigger.kind.value, position=trigger.position, launched=k, text=trigger.text[:80]
         )
@@ -297,40 +312,47 @@ class Iteration:
             return 0
 
     async def _continue(self, prefix: str, seed: int, trigger_id: int | None, receipt: Receipt) -> int:
-        """One non-reasoning generation on P ⊕ π, stopped at its closing fence. Returns its row id."""
+        """One non-reasoning generation on P ⊕ π, stopped at its closing fence; on no prefix one that reasons itself.
+        Returns its row id."""
         generation = await self.recorder.generation_started(
             Origin.FORK, seed=seed, prefix=prefix, trigger_id=trigger_id
         )
-        block = FirstBlock()
+        block, watch, reasoning = FirstBlock(), LoopWatch(self.plan.loop_chars), []
+        prompt, limit = self.plan.prompt, self.plan.max_tokens
+        ask = partial(self.model.fork, prompt, prefix) if prefix else partial(self.model.main, prompt)
         try:
-            async with self.model.fork(self.plan.prompt, prefix, seed=seed, max_tokens=self.plan.max_tokens) as stream:
+            async with ask(seed=seed, max_tokens=limit) as stream:
                 receipt.stream = stream
                 async for delta in stream:
                     receipt.add(delta.kind, delta.text)
-                    receipt.block = block.feed(delta.text) if delta.kind == "content" else None
-                    if receipt.block is not None:
+                    if delta.kind == "content":
+                        receipt.block = block.feed(delta.text) if prefix else None
+                    elif not prefix:
+                        reasoning.append(delta.text)
+                        receipt.loops_from = watch.feed(delta.text)
+                    if receipt.block is not None or receipt.loops_from is not None:
                         break
         except ModelUnavailable as exc:
             receipt.failure = exc.message
         except ModelAccessError as exc:  # refuses this request, not the job: the main generation goes on
             receipt.failure, self.refused = exc.message, True
         finally:
-            await finish(self.recorder.generation_finished(generation, receipt.record("")))
+            await finish(self.recorder.generation_finished(generation, receipt.record("".join(reasoning))))
         return generation
 
     async def _fork(self, prefix: str, seed: int, trigger_id: int) -> None:
         """Lines 11–13: one speculative generation, its kernel sent to validation."""
         if self._former.paid(seed, prefix):  # its kernel was offered when this attempt began
-            await patiently(lambda: self.pool.release(self.evaluations.scope))
+            await self._release(prefix)
             self._answered()
             return
         receipt = self._receipt()
         generation = await self._continue(prefix, seed, trigger_id, receipt)
-        answer = receipt.answer(prefilled=True, base=self.plan.base)
+        answer = receipt.answer(prefilled=bool(prefix), base=self.plan.base)
         known = None
         if answer.source is not None:
             known = await self.evaluations.offer(answer.source, Origin.FORK, generation, trigger_id)
-        await patiently(lambda: self.pool.release(self.evaluations.scope))
+        await self._release(prefix)
         await self.events.publish(
             EventKind.FORK, prefix_chars=len(prefix), candidate=answer.source is not None, duplicate=known is not None
         )
@@ -338,6 +360,11 @@ class Iteration:
             await self._outcome(known)
         elif answer.source is None:
             self._answered()
+
+    async def _release(self, prefix: str) -> None:
+        """The claim of a fork that ended; a plain generation had none."""
+        if prefix:
+            await patiently(lambda: self.pool.release(self.evaluations.scope))
 
     def _receipt(self) -> Receipt:
         self._receipts.append(Receipt())

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from specgen.controller.answers import Answer, FirstBlock, defines_model, extract
 from specgen.controller.edits import applied
 from specgen.controller.ports import Answered, GenerationRecord, Stream
-from specgen.types import Origin, Status, Usage
+from specgen.types import Status, Usage
 
 
 @dataclass
@@ -28,7 +28,7 @@ class Receipt:
     @classmethod
     def restored(cls, answered: Answered) -> Receipt:
         """Of a generation that an attempt which died had received."""
-        block = FirstBlock().feed(answered.content) if answered.origin is Origin.FORK else None
+        block = FirstBlock().feed(answered.content) if answered.prefix_chars else None
         return cls(answered.content, block=block, stored_reason=answered.finish_reason)
 
     def add(self, kind: str, text: str) -> None:

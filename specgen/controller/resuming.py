@@ -26,7 +26,7 @@ class Former:
     base: str = ""  # the kernel that answers may edit
 
     def _source(self, it: Answered) -> str | None:
-        return Receipt.restored(it).answer(prefilled=it.origin is Origin.FORK, base=self.base).source
+        return Receipt.restored(it).answer(prefilled=it.prefix_chars > 0, base=self.base).source
 
     @property
     def main(self) -> Answered | None:
