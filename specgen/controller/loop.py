@@ -268,9 +268,11 @@ class Iteration:
         return self.plan.speculation and self.model.can_fork and not self.refused
 
     async def _plain(self) -> None:
-        """On request, where the server cannot fork: whole generations beside the main one, each with its own seed. Their
-        kernels count as forks' do, so that the first to meet the criterion ends the iteration. They reserve no device:
-        it would wait for all of their reasoning."""
+        """On request, where the server cannot fork: whole generations beside the main one, each with its own seed.
+
+        Their kernels count as forks' do, so that the first to meet the criterion ends the iteration. They reserve no
+        device: it would wait for all of their reasoning.
+        """
         k = self.plan.policy.plain
         if not k or not self.plan.speculation or self.model.can_fork:
             return
