@@ -334,7 +334,7 @@ STORY = {
     "side_calls": "SELECT key, reply FROM side_calls WHERE job_id = :job ORDER BY key",
     "triggers": "SELECT iteration, trigger_class, position, launched FROM triggers WHERE job_id = :job ORDER BY id",
     "answers": "SELECT iteration, kind, seed, prefix_chars, content FROM generations "
-    "WHERE job_id = :job AND finish_reason IN ('stop', 'length') ORDER BY id",
+    "WHERE job_id = :job AND finish_reason IN ('stop', 'length') ORDER BY iteration, kind, seed, prefix_chars",
     "state": "SELECT search_state FROM jobs WHERE id = :job",
 }
 ENDED = "SELECT kind, seed, prefix_chars FROM generations WHERE job_id = :job AND ended_at IS NOT NULL"

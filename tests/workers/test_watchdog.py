@@ -35,9 +35,13 @@ def test_only_requests_for_this_device_and_role_count() -> None:
 def test_a_lost_subscription_is_taken_up_again(device, submit, redis_client, celery_app) -> None:
     worker = device(SPECGEN_WATCHDOG_S="1")
     control = CeleryControl(celery_app)
-    for queue in ("validate", "profile"):
-        celery_app.control.cancel_consumer(queue, destination=[WORKER])
-    wait_for(lambda: control.subscriptions([WORKER]) == {WORKER: frozenset()}, what="it to consume nothing")
+
+    def deaf() -> bool:
+        for queue in ("validate", "profile"):  # a broadcast is heard only by who listens already
+            celery_app.control.cancel_consumer(queue, destination=[WORKER])
+        return control.subscriptions([WORKER]) == {WORKER: frozenset()}
+
+    wait_for(deaf, what="it to consume nothing")
     submit(request("waits"))
     wait_for(lambda: results(redis_client), 10, f"the result, see {worker.log}")
     assert "not_consuming" in worker.log.read_text()
