@@ -114,6 +114,8 @@ class ModelProfile(Group):
         "auto", "deepseek", "vllm", "llamacpp", "completions", "sglang", "openrouter", "specgen", "generic"
     ] = "auto"
     opens_think: bool = False  # sglang: the chat template opens <think> itself (DeepSeek R1, Qwen3-Thinking)
+    # the first of K forks is sent alone, the others once it has begun; None: where the dialect's cache needs it
+    first_fork_ahead: bool | None = None
     temperature: float = 0.1
     extra_body: dict[str, Any] = Field(default_factory=dict)  # more fields of every request, as the server names them
     first_token_timeout_s: float = 300.0

@@ -117,6 +117,9 @@ FORK_REASONING: Final[dict[Dialect, ForkReasoning]] = {"vllm": "content", "sglan
 """What a fork's reasoning deltas are: a reasoning parser (vLLM, SGLang) may file the continuation there; llama.cpp
 repeats π."""
 
+FIRST_AHEAD: Final[frozenset[Dialect]] = frozenset({"deepseek", "openrouter"})
+"""Where the first of K forks is sent alone (`ahead`), unless the profile says otherwise."""
+
 BY_TOKENS: Final = ("vllm", "llamacpp")
 """Servers (`owned_by`) that take and give token ids: the dialect `completions`."""
 

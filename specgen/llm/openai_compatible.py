@@ -7,7 +7,7 @@ goes into the SDK's client and nowhere else.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Hashable, Mapping
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
@@ -16,6 +16,7 @@ from openai import AsyncOpenAI
 
 from specgen.errors import ModelAccessError
 from specgen.llm import dialects, failures
+from specgen.llm.ahead import Ahead
 from specgen.llm.base import Capabilities
 from specgen.llm.generation import Generation
 from specgen.llm.raw import Ids, RawPrompts
@@ -50,6 +51,8 @@ class OpenAICompatible:
         self._client = make_client(profile, reuse=capabilities.server != "llamacpp")
         self._forks = self._client.with_options(base_url=_fork_url(profile, capabilities))
         self._sender = Sender(profile, self._client)
+        alone = profile.first_fork_ahead
+        self._ahead = Ahead() if alone or (alone is None and capabilities.dialect in dialects.FIRST_AHEAD) else None
         self._raw: RawPrompts | None = None
         if capabilities.dialect == "completions" and capabilities.can_fork:
             tokens = Tokens(self._client, capabilities.server, capabilities.model)
@@ -90,14 +93,16 @@ class OpenAICompatible:
         dialect, raw = self._capabilities.dialect, self._raw
         shared = (prompt, prefix, max_tokens) if self._capabilities.server == "llamacpp" else None
         if raw is not None:
-            return self._generation(lambda: self._by_ids(raw.fork(prompt, prefix), seed, max_tokens, shared))
+            return self._generation(
+                lambda: self._by_ids(raw.fork(prompt, prefix), seed, max_tokens, shared), fork_of=(prompt, prefix)
+            )
         build = dialects.FORKS.get(dialect)
         if build is None or not self.can_fork:
             raise ModelAccessError(f"no forks: {self._capabilities.why_not or dialect}", "run without speculation")
         reasoning = dialects.FORK_REASONING.get(dialect, "reasoning")
         request = build(prompt, prefix, self._capabilities)
         return self._generation(
-            lambda: self._chat(request, ForkReader(reasoning), seed, max_tokens, shared), self._forks
+            lambda: self._chat(request, ForkReader(reasoning), seed, max_tokens, shared), self._forks, (prompt, prefix)
         )
 
     async def complete(
@@ -122,8 +127,11 @@ class OpenAICompatible:
         return MainReader(opened=self._capabilities.opened)
 
     @asynccontextmanager
-    async def _generation(self, prepare: Prepare, client: AsyncOpenAI | None = None) -> AsyncIterator[Generation]:
-        stream = await self._sender.begin(client or self._client, prepare)
+    async def _generation(
+        self, prepare: Prepare, client: AsyncOpenAI | None = None, fork_of: Hashable = None
+    ) -> AsyncIterator[Generation]:
+        async with self._ahead.turn(fork_of) if self._ahead and fork_of else nullcontext():
+            stream = await self._sender.begin(client or self._client, prepare)
         try:
             yield stream
         finally:

@@ -208,7 +208,9 @@ def test_whole_candidate_files_build_and_do_what_they_are_meant_to(task: Task, t
     for flaw, name in ((Flaw.RAISES, "raises"), (Flaw.NUMERIC, "wrong")):
         meant |= {right.replace(edit.find, edit.replace): name for edit in edits(task, flaw)}
     job = {"problem": (PROBLEMS / f"{task.name}.py").read_text(), "candidates": list(meant)}
-    shared = Path(tempfile.gettempdir()) / f"specgen-test-support-{os.getuid()}"
+    shared = Path(
+        os.environ.get("SPECGEN_TEST_CACHE") or Path(tempfile.gettempdir()) / f"specgen-support-{os.getuid()}"
+    )
     command = [sys.executable, "-c", CHECK, str(shared), str(tmp_path)]
     ran = subprocess.run(command, input=json.dumps(job), capture_output=True, text=True, check=False)
     assert ran.returncode == 0, ran.stderr[-3000:]
