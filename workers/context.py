@@ -24,7 +24,7 @@ from specgen.llm import OpenAICompatible
 from specgen.prompts import TRIMS, CpuFacts, GpuFacts, Rendered, Renderer, cpu_facts, described
 from specgen.scheduler.pool import PoolView
 from specgen.search import Evaluated, History
-from specgen.settings import ModelProfile
+from specgen.settings import ModelProfile, Price
 from specgen.store import EvaluatedRecord, JobRecord, Store
 from specgen.types import Json, Prompt, Usage
 
@@ -107,7 +107,8 @@ class JobContext:
     token: int
     device: CpuFacts | GpuFacts
     profile: ModelProfile
-    paid: list[Usage] = field(default_factory=list)  # what roles were asked, added to as it happens
+    # what roles were asked, and its price, added to as it happens
+    paid: list[tuple[Usage, Price | None]] = field(default_factory=list)
     trim: int = 0
     hashes: list[str] = field(default_factory=list)
 
@@ -167,7 +168,7 @@ class JobContext:
             if await asyncio.to_thread(self.store.side_call, self.job.id, under) is not None:
                 continue  # asked, and refused, before a crash
             answer = await model.complete(prompt, seed=attempt, max_tokens=ROLE_TOKENS, schema=schema)
-            self.paid.append(answer.usage)
+            self.paid.append((answer.usage, self._price(role)))
             reply = parsed(answer.text, schema)
             if not isinstance(reply, Refusal):
                 return await self._save(role, key, reply, answer.usage)
@@ -177,13 +178,16 @@ class JobContext:
 
     async def _save(self, role: str, key: str, reply: Json, usage: Usage) -> Json:
         """Before it is used: what was paid is known, whatever happens next."""
-        own = self.profile.roles.get(role)
-        price = own.price if own and own.price else self.profile.price
+        price = self._price(role)
         cost = price.cost(usage) if price else None
         saved = await asyncio.to_thread(
             self.store.save_side_call, self.job.id, key, reply, usage, cost=cost, token=self.token
         )
         return saved.reply
+
+    def _price(self, role: str) -> Price | None:
+        own = self.profile.roles.get(role)
+        return own.price if own and own.price else self.profile.price
 
 
 @dataclass(frozen=True)

@@ -32,7 +32,7 @@ from specgen.llm import Capabilities, OpenAICompatible, detect
 from specgen.prompts import TRIMS, CpuFacts, GpuFacts
 from specgen.scheduler.pool import RedisPool
 from specgen.search import STOP, WAIT, History, IterationResult, SearchAlgorithm, Step, resolve, rng_for
-from specgen.settings import PRICE_HINT, ForkPolicy, ModelProfile, Settings
+from specgen.settings import PRICE_HINT, ForkPolicy, ModelProfile, Price, Settings
 from specgen.store import IterationRecord, JobRecord, Store
 from specgen.types import EventKind, IterationReason, JobState, Json, Prompt, Usage
 from workers.app import send_request
@@ -60,7 +60,8 @@ class Lanes:
     outside: Outside = field(default_factory=lambda: Outside())
     evaluations: dict[int, Evaluations] = field(default_factory=dict)  # of the iterations that run
     _begun: list[Iteration] = field(default_factory=list)  # all of this attempt
-    _side: list[Usage] = field(default_factory=list)  # what roles were asked in this attempt
+    # what roles were asked in this attempt, and at what price
+    _side: list[tuple[Usage, Price | None]] = field(default_factory=list)
     _order: asyncio.Lock = field(default_factory=asyncio.Lock)
     _stopped: bool = False  # by the search algorithm
 
@@ -121,6 +122,11 @@ class Lanes:
                     stopped = (JobState.DONE, "the search algorithm stopped") if self._stopped else None
                     return end or stopped or (JobState.RUNNING, f"{opened} iterations opened")
                 finished, lanes = await asyncio.wait(lanes, return_when=asyncio.FIRST_COMPLETED)
+                failed = [error for lane in finished if (error := lane.exception()) is not None]
+                for error in failed[1:]:
+                    log.warning("another_lane_failed", job_id=self.job.id, error=repr(error))
+                if failed:
+                    raise failed[0]
                 outcomes = [lane.result() for lane in finished]
                 if self.width == 1:
                     if outcomes[0].reason is IterationReason.BUDGET:
@@ -139,11 +145,14 @@ class Lanes:
 
     async def _keep_budgets(self) -> None:
         """Ends what runs once a budget is spent or the target reached."""
-        price = self.profile.price
 
         def now() -> Spent:
-            usages = [*self._side, *(usage for iteration in self._begun for usage in iteration.usages)]
-            return self.spent.and_of(usages, max((it.best_speedup for it in self._begun), default=0.0), price)
+            usages = [usage for iteration in self._begun for usage in iteration.usages]
+            best = max((it.best_speedup for it in self._begun), default=0.0)
+            spent = self.spent.and_of(usages, best, self.profile.price)
+            for usage, price in self._side:
+                spent = spent.and_of([usage], 0.0, price)
+            return spent
 
         self.conclusion.told = await keep(Budget.of(self.job.spec), now)
         for iteration in self._begun:

@@ -34,7 +34,7 @@ console = terminal()
 SYNTHETIC = "specgen-synthetic"  # the model name of the project's own server
 
 Iterations = Annotated[int, typer.Option(min=1, help="iteration budget")]
-Search = Annotated[str, typer.Option(help="search algorithm: best_of_n, refine, or module:Class")]
+Search = Annotated[str, typer.Option(help="best_of_n, refine, cudaforge, kernelagent, alphaevolve, or module:Class")]
 Termination = Annotated[str, typer.Option(help="termination criterion: a name or module:callable")]
 
 
