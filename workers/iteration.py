@@ -154,7 +154,6 @@ class Runner:
             state, reason = await self._beside(self.lanes.run(), self._renew(), self._heed())
         except Asked as exc:
             state, reason = exc.state, f"{exc.state} by the user"
-            await self._clear()
         except UserError as exc:
             state, reason = JobState.FAILED, f"{exc.message} ({exc.hint})" if exc.hint else exc.message
         except OURS as exc:
@@ -164,6 +163,8 @@ class Runner:
         except Exception as exc:
             log.exception("iteration_failed", job_id=self.job_id)
             state, reason = JobState.FAILED, f"{type(exc).__name__}: {exc}"
+        if state is not JobState.RUNNING:
+            await self._clear()
         return await self._commit(state, reason, events)
 
     async def _lease(self) -> bool:

@@ -90,6 +90,16 @@ def test_what_a_dead_worker_left_in_the_pool_goes_with_the_job(world: World) -> 
         assert not open_scopes(world)
 
 
+def test_a_job_that_fails_leaves_nothing_of_an_earlier_worker_in_the_pool(world: World) -> None:
+    job = world.submit(LONG)
+    token = world.store.acquire_lease(job, "dead", 0.0)
+    assert token is not None
+    _open(world, job, token)  # its step is none that the search knows
+    assert world.run(job).startswith("failed: ValueError: not a step")
+    assert closed(world, f"{job}/0")
+    assert not open_scopes(world)
+
+
 def _open(world: World, job: str, token: int) -> None:
     from specgen.scheduler.keys import Keys, script
     from specgen.types import Prompt
