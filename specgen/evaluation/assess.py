@@ -30,7 +30,7 @@ from specgen.evaluation.rounds import Outcome, aliases, run_once, try_once
 from specgen.evaluation.supervisor import Bench
 from specgen.evaluation.tensors import Parcel
 from specgen.evaluation.timing import TimedRuns, Window, fetch_cost_ms, message_cost_ms, summary
-from specgen.evaluation.trials import Trial, fresh_seed, largest, other, own, signed, spiked
+from specgen.evaluation.trials import Trial, finite, fresh_seed, largest, other, own, signed, spiked
 from specgen.evaluation.verdict import HostLock, Verdict
 from specgen.evaluation.weights import Weights
 from specgen.evaluation.wire import Message, close_all, memory_file, memory_file_of
@@ -230,10 +230,10 @@ class Assessment:
 
     def _perturbed(self, reference: Reference, tolerance: float, limit_s: float, aliased: bool) -> None:
         """All parameters different from here on: what starts at zero or one is no longer."""
-        self.weights.perturb(fresh_seed())
+        inputs, seed = reference.inputs(fresh_seed()), fresh_seed()
+        self.weights.perturb(fresh_seed(), lambda: finite(reference.forward(inputs, seed)))
         if not self.validating:
             return
-        inputs, seed = reference.inputs(fresh_seed()), fresh_seed()
         name = "other parameter values (changed in place: derive nothing from parameters in __init__, nor keep it)"
         trial = Trial(name=name, inputs=inputs, expected=reference.forward(inputs, seed), seed=seed, scaled=True)
         try_once(self.peer, trial, tolerance, limit_s, aliased=aliased)
@@ -373,7 +373,7 @@ class Assessment:
             "wall_mean_ms": statistics.fmean(window.wall_ms),
             "clock_gap_ms": statistics.median(window.gap_ms),
             "asleep_ms": statistics.median(window.asleep_ms),
-            "outside_cpu_ms": window.outside_cpu_ms,
+            "outside_cpu_ms": sum(window.outside_ms),
             "fetch_ms": statistics.median(window.fetch_ms),
             "fetch_rehearsed_ms": self.fetch_ms,
             "fetch_allowed_ms": window.fetch_allowed_ms,

@@ -123,9 +123,11 @@ def check_window(window: Window) -> None:
     """No work outside the timed window, and a clock that agrees with the judge's. Raises Verdict."""
     runs = len(window.candidate_ms)
     allowed = _OUTSIDE_ONCE_MS + max(_OUTSIDE_MS * runs, _OUTSIDE_SHARE * window.outside_wall_ms)
-    if window.outside_cpu_ms > allowed:
+    # a host that takes the core away for some milliseconds charges them to who was on it: rarely, not in each run
+    outside_ms = sum(sorted(window.outside_ms)[: -max(1, runs // 10)])
+    if outside_ms > allowed:
         raise rejected(
-            "work_outside_window", f"{window.outside_cpu_ms:.2f} ms of CPU time, allowed {allowed:.2f}",
+            "work_outside_window", f"{outside_ms:.2f} ms of CPU time, allowed {allowed:.2f}",
             "the process computed while it was not being timed",
         )  # fmt: skip
     fetch = statistics.median(window.fetch_ms)

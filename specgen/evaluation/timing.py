@@ -60,7 +60,7 @@ class Window:
     gap_allowed_ms: float = 0.0  # for the median of those
     single_gap_ms: float = 0.0  # on a GPU: of single runs by the judge's wall clock
     single_allowed_ms: float = 0.0
-    outside_cpu_ms: float = 0.0  # candidate's CPU time while it should have been waiting
+    outside_ms: list[float] = field(default_factory=list)  # candidate's CPU time while it should have been waiting
     outside_wall_ms: float = 0.0
     fetch_ms: list[float] = field(default_factory=list)  # while outputs are handed over: CPU time, on a GPU wall time
     counted: dict[str, float | None] = field(default_factory=dict)  # what the device's meter says of those runs
@@ -314,7 +314,7 @@ class TimedRuns:
             window.wall_ms.append((after.wall - before.wall) * 1e3)
             window.asleep_ms.append(before.asleep_ms(after))
             window.sleeps.append(sleeps)
-            window.outside_cpu_ms += (before.cpu - begin.cpu + end.cpu - after.cpu) * 1e3
+            window.outside_ms.append((before.cpu - begin.cpu + end.cpu - after.cpu) * 1e3)
             window.outside_wall_ms += (before.wall - begin.wall + end.wall - after.wall) * 1e3
             window.fetch_ms.append(handing_ms)
             window.copy_ms.append(copy_ms)

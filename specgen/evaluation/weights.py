@@ -8,6 +8,7 @@ where it is seen. Not here: finding them in the candidate (:mod:`specgen.evaluat
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -72,12 +73,19 @@ class Weights:
         """Whether there are any, and all of them were found."""
         return bool(self.values) and not self.missing
 
-    def perturb(self, seed: int) -> None:
-        """All values different, also those that start at zero or one; what is renewed is made from these."""
+    def perturb(self, seed: int, fit: Callable[[], bool]) -> None:
+        """All values different, also those that start at zero or one; what is renewed is made from these.
+
+        ``fit``: whether the reference stands them; where it does not, vectors do not move as a whole.
+        """
         if self.places:
-            changed = perturbed(self.renewed.base, seed)
+            base = self.renewed.base
+            for move in (True, False):
+                changed = perturbed(base, seed, move=move)
+                self.put(changed)
+                if fit():
+                    break
             self.renewed.rebase(changed)
-            self.put(changed)
 
     def put(self, values: dict[str, torch.Tensor]) -> None:
         """These values on both sides."""
@@ -106,13 +114,20 @@ def _dense(tensor: torch.Tensor) -> bool:
     return tensor.untyped_storage().nbytes() == tensor.numel() * tensor.element_size()
 
 
-def perturbed(values: dict[str, torch.Tensor], seed: int) -> dict[str, torch.Tensor]:
-    """Each value with noise of three tenths of its tensor's spread (of 0.1 where that is constant)."""
+def perturbed(values: dict[str, torch.Tensor], seed: int, *, move: bool = True) -> dict[str, torch.Tensor]:
+    """Each value with noise of three tenths of its tensor's spread (of 0.1 where that is constant).
+
+    ``move``: vectors (biases, gains) also move as a whole, by two to four times their largest value: small biases of
+    both signs hardly show in a sum over all outputs, and could be left out.
+    """
     changed = {}
     for name, value in values.items():
         generator = torch.Generator(value.device).manual_seed(seed)
         spread = float(value.float().std()) if value.numel() > 1 else 0.0
-        noise = torch.randn(value.shape, generator=generator, device=value.device)
-        changed[name] = value + (noise * (0.3 * spread or 0.1)).to(value.dtype)
+        noise = torch.randn(value.shape, generator=generator, device=value.device) * (0.3 * spread or 0.1)
+        if move and value.dim() < 2 and value.numel():
+            far, side = torch.rand(2, generator=generator, device=value.device).tolist()
+            noise += float(value.abs().max()) * (2 + 2 * far) * (1 if side < 0.5 else -1)
+        changed[name] = value + noise.to(value.dtype)
         seed += 1
     return changed
