@@ -95,7 +95,7 @@ def test_arithmetic_that_a_problem_states_makes_a_floor() -> None:
     assert look("a @ a").needed_flops == 0
     found = look("a @ a", stated=stated)
     assert found.needed_flops == 2 * 64**3
-    assert found.floor_ms >= found.needed_flops / found.gflop_s / 1e6
+    assert found.floor_ms >= found.needed_flops / (found.gflop_s * 1e6)
     many = look("a @ a", stated="NEEDED_FLOPS = 3 * 64**3")
     assert any("NEEDED_FLOPS" in text for text in many.warnings)
 
