@@ -34,11 +34,15 @@ class Pool:
     def __init__(self, url: str, client: redis.Redis) -> None:
         self.url, self.client = url, client
         self.opened: list[Connection] = []
+        self.beat()
+        self.run("assign", "", CPU, "validate", BIG, "profile")
+        self.run("quarantine", BROKEN, "probe: expected 4, got 5\nand more")
+
+    def beat(self) -> None:
+        """Good for some seconds: again before a command that follows another."""
         for worker, labels in ((CPU, ["cpu"]), (BIG, ["cpu", "big"]), (BROKEN, ["cpu"])):
             info = {"device": worker[7:11], "backend": "cpu", "host": "host", "labels": labels, "version": "1.2.3"}
             self.run("heartbeat", worker, json.dumps(info))
-        self.run("assign", "", CPU, "validate", BIG, "profile")
-        self.run("quarantine", BROKEN, "probe: expected 4, got 5\nand more")
 
     def run(self, name: str, *args: str | float) -> object:
         return self.client.eval(script(name), 0, *KEYS.args(*args))
@@ -231,6 +235,7 @@ def test_the_pool_for_machines(used, tmp_path):
         BROKEN: "quarantined",
     }
     assert told["claims"] == 1
+    used.beat()
     only = json.loads(cli(used.url, tmp_path, "devices", "--json").stdout)
     assert [device["worker"] for device in only] == [CPU, BIG, BROKEN]
 
