@@ -73,7 +73,7 @@ class Iteration:
     outcomes: list[Outcome] = field(default_factory=list)
     threshold: float | None = None
     main_ended: bool = False
-    main_broke: bool = False  # its stream broke before it gave a kernel: the forks that are out decide
+    without_main: IterationReason | None = None  # it gave no kernel, and how: the forks that are out decide
     refused: bool = False  # the server refuses forks of this prompt (its context is too long, say)
     main_failure: str = ""
     _trace: list[str] = field(default_factory=list)
@@ -240,10 +240,11 @@ class Iteration:
         await self._main_answer(generation, receipt, receipt.answer(prefilled=True, base=self.plan.base))
 
     def _main_without_code(self, *, failed: bool) -> None:
-        if failed and self.gate.outstanding:
-            self.main_broke = True  # a shorter reasoning, whose forks still stand: `_answered` ends it
+        reason = IterationReason.MODEL_FAILED if failed else IterationReason.NO_CODE
+        if self.gate.outstanding and (failed or not self.model.can_fork):
+            self.without_main = reason  # a shorter reasoning, or generations of their own, stand: `_answered` ends it
         else:
-            self._end(IterationReason.MODEL_FAILED if failed else IterationReason.NO_CODE)
+            self._end(reason)
 
     async def _main_answer(self, generation: int, receipt: Receipt, answer: Answer) -> None:
         if answer.source is None:
@@ -375,8 +376,8 @@ class Iteration:
     def _answered(self) -> None:
         """A fork is settled; where the main stream broke, the last one to settle is the boundary."""
         self.gate.answered()
-        if self.main_broke and self.gate.outstanding == 0:
-            self._end(IterationReason.MODEL_FAILED)
+        if self.without_main is not None and self.gate.outstanding == 0:
+            self._end(self.without_main)
 
     # -------------------------------------------------------------------------------------- outcomes
 

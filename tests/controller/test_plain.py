@@ -10,7 +10,7 @@ import pytest
 
 from specgen.controller.ports import Answered, Left, prefix_key
 from specgen.settings import ForkPolicy
-from specgen.types import IterationReason, Origin, Prompt, TriggerClass
+from specgen.types import Delta, IterationReason, Origin, Prompt, TriggerClass
 from tests.controller.test_loop import content, run, say
 from tests.controller.world import MemoryPool, MemoryRecorder, ScriptedModel, answer, iteration, kernel
 
@@ -53,6 +53,15 @@ def test_where_the_main_stream_breaks_they_decide() -> None:
     model = Unforkable(broken, plain={FIRST: slow, FIRST + 1: [say("x"), content("no code at all")]})
     done = run(iteration(model, MemoryPool(), policy=POLICY, history=(0.0, 9.0)))
     assert done.reason is IterationReason.MODEL_FAILED
+    assert done.chosen is not None
+    assert done.chosen.result.speedup == 0.5
+
+
+def test_a_main_generation_without_code_waits_for_them() -> None:
+    slow = [*([say("")] * 30), content(kernel("slow", 0.5))]
+    model = Unforkable([say("x"), Delta("content", "I cannot.")], plain={FIRST: slow, FIRST + 1: [say("x")]})
+    done = run(iteration(model, MemoryPool(), policy=POLICY, history=(0.0, 9.0)))
+    assert done.reason is IterationReason.NO_CODE
     assert done.chosen is not None
     assert done.chosen.result.speedup == 0.5
 
