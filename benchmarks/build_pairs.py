@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import os
-import platform
 import re
 import shutil
 import signal
@@ -21,6 +20,7 @@ from collections.abc import Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +30,7 @@ from benchmarks.build_cases import Value, same
 from benchmarks.build_subjects import Corpus, Subject
 from benchmarks.build_worker import Job
 from specgen.evaluation.build.sampling import audit_hash
+from specgen.evaluation.environment import cpu_model
 
 _LIMIT_S = 1800  # of one process: a stock build on a busy machine, and its calls
 _ERROR = re.compile(r"\S+?[:(]\d+[:)].*?\berror\b\s*:.*|.*undefined (?:symbol|reference).*|ninja: error.*")
@@ -93,8 +94,8 @@ class Engine:
         return found
 
     def key(self, subject: Subject) -> str:
-        """Source, torch, façade and machine: a pair counts for these only."""
-        return f"{subject.sha256[:16]} {torch.__version__} {audit_hash(self.backend)} {platform.node()}"
+        """Source, torch, façade and kind of machine: a pair counts for these only."""
+        return f"{subject.sha256[:16]} {torch.__version__} {audit_hash(self.backend)} {_machine()}"
 
     def run(self, chosen: Iterable[Subject]) -> Iterator[Pair]:
         """Known pairs first, then new ones as they end; these are appended to the state file."""
@@ -155,6 +156,13 @@ class Engine:
         if not found["report"]["finished"]:
             found["outcomes"].append(("ended", signal.Signals(-done.returncode).name))
         return found
+
+
+@lru_cache(maxsize=1)
+def _machine() -> str:
+    """Machines of one kind build and run the same."""
+    gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else "no GPU"
+    return f"{cpu_model()}, {gpu}"
 
 
 def compare(subject: Subject, key: str, fast: dict[str, Any], slow: dict[str, Any]) -> Pair:

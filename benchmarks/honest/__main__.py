@@ -1,18 +1,21 @@
 """``python -m benchmarks.honest [--gpu] [--only honest|cheats] [--match WORD]``: honest kernels and cheats, all judged.
 
 On the CPU every kernel is built, run and judged by the whole evaluator, sandbox included. ``--gpu`` does the same on
-a GPU; where there is none, ``--compile N`` puts N of the CUDA files through nvcc and says so.
+a GPU; where there is none, ``--compile N`` puts N of the CUDA files through nvcc and says so. An interrupted run goes on
+where it was with the same ``--state``.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 from benchmarks.figures import figure, machine
 from benchmarks.honest import gpu
@@ -21,37 +24,39 @@ from benchmarks.honest.cpu_models import kernels as models
 from benchmarks.honest.cpu_products import kernels as products
 from benchmarks.honest.files import Kernel
 from benchmarks.honest.kinds import Cheat, Kind
-from benchmarks.honest.run import judged
+from benchmarks.honest.run import Bench, Source
 from specgen.evaluation.build.support import ensure_support
-from specgen.evaluation.cell import close_zygote
 from specgen.evaluation.sandbox import probe
 from specgen.settings import get_settings
-from specgen.types import EvaluationResult, Status
+from specgen.types import EvaluationResult, ProblemSpec, Status, source_id
 
 _GOOD = (Status.VALID, Status.PROFILER_UNAVAILABLE)
 
 
-def honest(kernels: Sequence[Kernel], backend: str, cache: Path) -> tuple[int, int]:
+def honest(kernels: Sequence[Kernel], judge: Judge) -> tuple[int, int]:
     """Judge all; print what is refused. Returns how many were judged, and how many of them refused."""
-    refused, labels, speedups, unjudged = [], Counter[str](), [], 0
-    for number, kernel in enumerate(kernels, 1):
-        result = judged(kernel.source, kernel.task, cache, backend=backend)
+    refused, labels, speedups, judged = [], Counter[str](), [], 0
+    for kernel in kernels:
+        result = judge(kernel.name, kernel.source, kernel.task)
+        if result is None:
+            break
         if result.status is Status.INFRA_ERROR:
-            unjudged += 1
             print(f"not judged: {kernel.name}: {_line(result)}", flush=True)
-        elif result.status in _GOOD:
+            continue
+        judged += 1
+        if result.status in _GOOD:
             labels.update(result.labels)
             speedups.append(result.speedup or 0.0)
         else:
             refused.append(kernel)
             print(f"REFUSED {kernel.name} ({kernel.id[:12]}): {_line(result)}", flush=True)
-        if number % 10 == 0:
-            print(f"{number} of {len(kernels)} honest kernels, {len(refused)} refused", flush=True)
+        if judged % 10 == 0:
+            print(f"{judged} of {len(kernels)} honest kernels, {len(refused)} refused", flush=True)
     tasks = len({kernel.task for kernel in kernels})
     print(f"{len({kernel.id for kernel in kernels})} distinct sources over {tasks} tasks; labels {dict(labels)}")
     if speedups:
         print(f"speedups {min(speedups):.3g} to {max(speedups):.3g}")
-    return len(kernels) - unjudged, len(refused)
+    return judged, len(refused)
 
 
 def _line(result: EvaluationResult) -> str:
@@ -59,19 +64,20 @@ def _line(result: EvaluationResult) -> str:
     return f"{result.status}, {result.rule or 'no rule'}: {' / '.join(error)[:300]}"
 
 
-def cheats(given: Sequence[Cheat], backend: str, cache: Path) -> tuple[int, int, int]:
+def cheats(given: Sequence[Cheat], judge: Judge) -> tuple[int, int, int]:
     """Judge all; print by kind what refused them. Returns judged, accepted, refused by something not expected."""
     by: dict[Kind, Counter[str]] = {kind: Counter() for kind in Kind}
-    accepted, otherwise, unjudged = 0, 0, 0
-    for number, cheat in enumerate(given, 1):
-        result = judged(
-            cheat.source, cheat.problem, cache, backend=backend, phase=cheat.phase, warmups=cheat.warmups,
-            runs=cheat.timed_runs,
-        )  # fmt: skip
+    judged, accepted, otherwise = 0, 0, 0
+    for cheat in given:
+        result = judge(
+            cheat.name, cheat.source, cheat.problem, phase=cheat.phase, warmups=cheat.warmups, runs=cheat.timed_runs
+        )
+        if result is None:
+            break
         if result.status is Status.INFRA_ERROR:
-            unjudged += 1
             print(f"not judged: {cheat.name}: {_line(result)}", flush=True)
             continue
+        judged += 1
         by[cheat.kind][result.rule.split(":")[0] or str(result.status)] += 1
         if result.status in _GOOD:
             accepted += 1
@@ -79,11 +85,42 @@ def cheats(given: Sequence[Cheat], backend: str, cache: Path) -> tuple[int, int,
         elif not cheat.held(result.status, result.rule):
             otherwise += 1
             print(f"refused otherwise than expected: {cheat.name}: {_line(result)}", flush=True)
-        if number % 10 == 0:
-            print(f"{number} of {len(given)} cheats, {accepted} accepted", flush=True)
+        if judged % 10 == 0:
+            print(f"{judged} of {len(given)} cheats, {accepted} accepted", flush=True)
     for kind, refusals in by.items():
         print(f"{kind}: {refusals.total()}; " + ", ".join(f"{rule} {count}" for rule, count in refusals.most_common()))
-    return len(given) - unjudged, accepted, otherwise
+    return judged, accepted, otherwise
+
+
+class Judge:
+    """Judges what the state file does not know yet, until ``deadline`` (monotonic seconds); after it, None."""
+
+    def __init__(self, bench: Bench, state: Path | None, deadline: float) -> None:
+        self._bench, self._state, self._deadline = bench, state, deadline
+        lines = state.read_text().splitlines() if state and state.is_file() else []
+        self._known = {row["key"]: EvaluationResult.model_validate(row["result"]) for row in map(json.loads, lines)}
+
+    def key(self, name: str, source: str) -> str:
+        """Of one candidate here."""
+        return f"{self._bench.kind} {name} {source_id(source)[:16]}"
+
+    def __call__(self, name: str, source: str, problem: str | ProblemSpec, **how: Any) -> EvaluationResult | None:
+        """The result, of now or of before. None: the time is up."""
+        key = self.key(name, source)
+        if (known := self._known.get(key)) is not None:
+            return known
+        if time.monotonic() > self._deadline:
+            return None
+        result = self._bench.judged(source, problem, **how)
+        if self._state and result.status is not Status.INFRA_ERROR:
+            with self._state.open("a") as file:
+                file.write(json.dumps({"key": key, "result": result.model_dump(mode="json")}) + "\n")
+        return result
+
+    def unknown(self, candidates: Iterable[Kernel | Cheat]) -> list[Source]:
+        """What is left to judge."""
+        left = [one for one in candidates if self.key(one.name, one.source) not in self._known]
+        return [(one.source, one.task if isinstance(one, Kernel) else one.problem) for one in left]
 
 
 def main() -> int:
@@ -100,6 +137,8 @@ def main() -> int:
         type=Path,
         help="where build support is kept (default: a new directory; with --compile: the usual one)",
     )
+    parser.add_argument("--state", type=Path, metavar="FILE", help="keep verdicts there, and go on from what it holds")
+    parser.add_argument("--limit-s", type=float, default=float("inf"), metavar="S", help="judge nothing after that")
     given = parser.parse_args()
     if given.compile is not None:
         return gpu.compile_some(given.compile, given.cache or get_settings().cache_path)
@@ -116,16 +155,21 @@ def main() -> int:
         cache = given.cache or Path(temporary)
         print(f"{machine()}; {backend}; {len(kernels)} honest kernels, {len(bad)} cheats", flush=True)
         ensure_support(cache)  # a minute, once: else the first candidates would wait for it
-        try:
-            found = honest(kernels, backend, cache) if given.only != "cheats" else None
-            seen = cheats(bad, backend, cache) if given.only != "honest" else None
-        finally:
-            close_zygote()
+        with Bench(backend, cache) as bench:
+            judge = Judge(bench, given.state, start + given.limit_s)
+            chosen: list[Kernel | Cheat] = [
+                *(kernels if given.only != "cheats" else []),
+                *(bad if given.only != "honest" else []),
+            ]
+            if given.gpu:
+                bench.build_ahead(judge.unknown(chosen), min(given.limit_s, 600.0))
+            found = honest(kernels, judge) if given.only != "cheats" else None
+            seen = cheats(bad, judge) if given.only != "honest" else None
     print(f"{time.monotonic() - start:.0f} s")
     if found:
-        judged_, refused = found
-        rows = [figure(f"honest kernels judged ({backend})", judged_, "kernels", ">= 100", judged_ >= 100)]
-        share = 100 * refused / max(1, judged_)
+        count, refused = found
+        rows = [figure(f"honest kernels judged ({backend})", count, "kernels", ">= 100", count >= 100)]
+        share = 100 * refused / max(1, count)
         rows.append(figure(f"honest kernels refused ({backend})", share, "%", "<= 1", share <= 1))
         holds = holds and all(row["holds"] for row in rows)
     if seen:
