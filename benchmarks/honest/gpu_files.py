@@ -106,7 +106,7 @@ constexpr int TILE = {tile}, WIDE = {wide};
 __global__ void product_kernel(const float* a, int64_t ai, int64_t al, const float* b, int64_t bl, int64_t bj, float* c,
                                int64_t n, int64_t m, int64_t k) {{
     __shared__ float left[TILE * WIDE][TILE + 1], right[TILE][TILE + 1];
-    const int64_t column = blockIdx.x * (int64_t)TILE + threadIdx.x, first = blockIdx.y * (int64_t)(TILE * WIDE);
+    const int64_t column = blockIdx.y * (int64_t)TILE + threadIdx.x, first = blockIdx.x * (int64_t)(TILE * WIDE);
     float sums[WIDE] = {{}};
     for (int64_t l0 = 0; l0 < k; l0 += TILE) {{
         for (int w = 0; w < WIDE; ++w) {{
@@ -133,7 +133,7 @@ torch::Tensor multiply(torch::Tensor a, torch::Tensor b) {{
     b = b.contiguous();
     const int64_t {sizes};
     auto out = torch::empty({shape}, a.options());
-    const dim3 blocks((m + TILE - 1) / TILE, (n + TILE * WIDE - 1) / (TILE * WIDE)), threads(TILE, TILE);
+    const dim3 blocks((n + TILE * WIDE - 1) / (TILE * WIDE), (m + TILE - 1) / TILE), threads(TILE, TILE);  // y ends at 65535
     product_kernel<<<blocks, threads, 0, at::cuda::getCurrentCUDAStream()>>>(
         a.data_ptr<float>(), {a}, b.data_ptr<float>(), {b}, out.data_ptr<float>(), n, m, k);
     C10_CUDA_KERNEL_LAUNCH_CHECK();

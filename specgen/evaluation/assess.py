@@ -260,6 +260,8 @@ class Assessment:
             if not self.validating:
                 ceilings.gflop_s()
         integrity.check_alone(self.peer)
+        if self.backend == "cuda":
+            self.notes["clock_gaps_ms"] = window.gaps
         integrity.check_window(window)
         if self.backend == "cpu":
             integrity.check_awake(window)

@@ -67,6 +67,14 @@ class Window:
     copy_ms: list[float] = field(default_factory=list)  # beside each of those: the judge's copy of an output
     fetch_allowed_ms: float = 0.0  # for the median of those
 
+    @property
+    def gaps(self) -> str:
+        """What the candidate's clock left out by the judge's, and what it may."""
+        return (
+            f"{statistics.median(self.gap_ms):.3f} of {self.gap_allowed_ms:.3f}, single runs"
+            f" {self.single_gap_ms:.3f} of {self.single_allowed_ms:.3f}"
+        )
+
 
 def summary(times_ms: list[float]) -> Timing:
     """Mean, standard deviation, minimum and median."""
@@ -251,7 +259,7 @@ class TimedRuns:
         window.gap_ms = [(runs - nothing) / _BURST - own_ms]
         window.gap_allowed_ms = _BURST_SLACK_MS + _BURST_SHARE * own_ms
         # Inputs stay the same within a burst: single runs, each on new values, are the coarser and stricter witness.
-        single = statistics.median(self._wall_ms("null", runs=0) for _ in range(_SINGLES))
+        single = statistics.median(self._nothing_ms(number) for number in range(_SINGLES))
         window.single_gap_ms = statistics.median(window.wall_ms) - single - own_ms
         window.single_allowed_ms = _SINGLE_SLACK_MS + _BURST_SHARE * own_ms
 
@@ -261,6 +269,23 @@ class TimedRuns:
         start = time.perf_counter()
         self.peer.shoot(limit_s)
         return (time.perf_counter() - start) * 1e3
+
+    def _nothing_ms(self, number: int) -> float:
+        """A single run of nothing, after what the judge does on the device before a run: the device changes from one
+        process to the other then, which takes some 0.4 ms."""
+        slot, seed = self.slots[number % len(self.slots)], fresh_seed()
+        self.peer.ask("null", self.limit_s, slot=slot.number, seed=seed, runs=0)
+        self._renew(slot, 0.0)
+        if number % 2:
+            self._reference(slot, seed)
+        start = time.perf_counter()
+        self.peer.shoot(self.limit_s)
+        return (time.perf_counter() - start) * 1e3
+
+    def _renew(self, slot: _Slot, spikes: float) -> None:
+        slot.renew(spikes, self.most)
+        if self.weights is not None:
+            self.weights.renew()
 
     def _check_handing(self) -> None:
         window = self.window
@@ -283,9 +308,7 @@ class TimedRuns:
         seed = fresh_seed()
         self.peer.ask("time", self.limit_s, slot=slot.number, seed=seed)
         begin = _Moment.now(self._cpu(), self.peer.pid)
-        slot.renew(self.spikes if randrange(SPIKE_SHARE) == 0 else 0.0, self.most)
-        if self.weights is not None:
-            self.weights.renew()
+        self._renew(slot, self.spikes if randrange(SPIKE_SHARE) == 0 else 0.0)
         expected: Any = None
         if number % 2:
             expected, reference_ms = self._reference(slot, seed)

@@ -141,10 +141,7 @@ class Stack:
     def _devices(self) -> list[Device]:
         if self.pool is not None:
             return self.pool
-        pool = [device for device in devices(self.settings) if device.backend == self.backend]
-        if not pool:
-            raise EnvironmentLacking(f"no GPU for the {self.backend} backend here", "run it with --backend cpu")
-        return pool
+        return chosen_gpus("all") if self.backend == "cuda" else devices(self.settings)
 
     def _ping(self) -> None:
         try:

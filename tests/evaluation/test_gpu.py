@@ -37,7 +37,7 @@ def judge(gpu: Device, kernel: Kernel, phase: Phase) -> EvaluationResult:
         source=kernel.source,
         problem=load_problem(kernel.task, "cuda"),
         label="cuda",
-        time_budget_s=120.0,
+        time_budget_s=30.0 if kernel.status is Status.HANG else 120.0,
     )
     return evaluate(request, gpu, EvaluationPolicy(), get_settings().cache_path)
 
