@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
+import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal, Self
 
@@ -18,14 +19,15 @@ from specgen.types import EvaluationRequest, EvaluationResult, Origin, Phase, Pr
 
 Source = tuple[str, str | ProblemSpec]  # a candidate and its problem
 _FIRST_INDEX = 1000  # of builds ahead: no device has it
-_BUILD_BYTES = 4 << 30
+_BUILD_BYTES, _BUILD_LIMIT_S = 4 << 30, 300.0
+_CELLS_AHEAD = 2  # one takes 2.4 s to start on a GPU host, and evaluates for 0.7
 
 
 class Bench:
     """The first core this process may use, or the first GPU.
 
     A GPU is not kept waiting, as by a device worker with a builder beside it: candidates are built ahead
-    (:meth:`build_ahead`), and the next cell starts while one evaluates. A core has no room for either.
+    (:meth:`build_ahead`), and the next cells start while one evaluates. A core has no room for either.
     """
 
     def __init__(self, backend: str, cache: Path) -> None:
@@ -34,61 +36,75 @@ class Bench:
         self.cache = cache
         self._gpu = backend == "cuda"
         self._device = Device("honest-gpu0", "cuda", 0) if self._gpu else Device(f"honest-cpu{core}", "cpu", core)
-        self._next: Cell | None = None
+        self._ready: deque[Cell] = deque()
+        self._builder: threading.Thread | None = None
+        self._pending: set[str] = set()  # sources that the builder has before it
+        self._starting, self._ended = threading.Lock(), threading.Event()
 
     def __enter__(self) -> Self:
+        self._ready.append(self._start(self._device))  # here: the zygote ends with the thread that started it
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._next is not None:
-            self._next.kill()
+        self._ended.set()
+        if self._builder is not None:
+            self._builder.join()
+        for cell in self._ready:
+            cell.kill()
         close_zygote()
 
     def judged(
         self, source: str, problem: str | ProblemSpec, *, phase: Phase = Phase.VALIDATE, warmups: int = 10,
         runs: int = 40, budget_s: float = 240.0,
     ) -> EvaluationResult:  # fmt: skip
-        """The evaluator's result."""
-        cell, self._next = self._next or self._start(), None
+        """The evaluator's result, once it was built ahead."""
+        while source in self._pending:
+            time.sleep(0.05)
+        cell = self._ready.popleft() if self._ready else self._start(self._device)
         try:
             cell.submit(self._request(source, problem, phase, budget_s, warmups=warmups, timed_runs=runs))
-            if self._gpu:
-                self._next = self._start()
+            while self._gpu and len(self._ready) < _CELLS_AHEAD:
+                self._ready.append(self._start(self._device))
             while (result := cell.poll(5.0)) is None:
                 pass
             return result
         finally:
             cell.kill()
 
-    def build_ahead(self, sources: Iterable[Source], limit_s: float, *, say: Callable[[str], object] = print) -> None:
-        """Build what the cache does not hold, several at once. What does not end in time is built when it is judged."""
+    def build_ahead(self, sources: Sequence[Source]) -> None:
+        """Begin to build what the cache does not hold, several at once and in this order, beside what is judged."""
         waiting = deque(one for one in sources if not stored.entry(self.cache, one[0]).is_file())
+        self._pending = {source for source, _ in waiting}
+        self._builder = threading.Thread(target=self._build, args=(waiting,), daemon=True)
+        self._builder.start()
+
+    def _build(self, waiting: deque[Source]) -> None:
         count, start = len(waiting), time.monotonic()
-        running: list[Cell] = []
-        at_once = max(1, builds_at_once() - 1)
+        running: list[tuple[str, Cell]] = []
+        at_once = max(1, builds_at_once() - 3)  # judge, candidate, and a cell that starts
         arch = _arch() if self._gpu else ""
         try:
-            while (waiting or running) and time.monotonic() - start < limit_s:
+            while (waiting or running) and not self._ended.is_set():
                 while waiting and len(running) < at_once:
                     source, problem = waiting.popleft()
                     device = Device("honest-builds", self.kind, _FIRST_INDEX + len(waiting) % 1000)
-                    cell = Cell.start(device, EvaluationPolicy(), self.cache, Ahead(_BUILD_BYTES, arch))
-                    running.append(cell)
-                    cell.submit(self._request(source, problem, Phase.VALIDATE, limit_s))
-                for cell in list(running):
-                    if cell.poll(0.02) is not None:
-                        running.remove(cell)
+                    cell = self._start(device, Ahead(_BUILD_BYTES, arch))
+                    running.append((source, cell))
+                    cell.submit(self._request(source, problem, Phase.VALIDATE, _BUILD_LIMIT_S))
+                for source, cell in list(running):
+                    if cell.poll(0.01) is not None:
+                        running.remove((source, cell))
                         cell.kill(0.5)
+                        self._pending.discard(source)
+            print(f"{count} candidates went through a build, {at_once} at once, in {time.monotonic() - start:.0f} s")
         finally:
-            for cell in running:
+            self._pending.clear()  # what is left is built when it is judged
+            for _, cell in running:
                 cell.kill(0.5)
-        if count:
-            left = len(waiting) + len(running)
-            say(f"{count - left} of {count} candidates went through a build, {at_once} at once, in"
-                f" {time.monotonic() - start:.0f} s")  # fmt: skip
 
-    def _start(self) -> Cell:
-        return Cell.start(self._device, EvaluationPolicy(), self.cache)
+    def _start(self, device: Device, ahead: Ahead | None = None) -> Cell:
+        with self._starting:  # all cells of a process come from one zygote
+            return Cell.start(device, EvaluationPolicy(), self.cache, ahead)
 
     def _request(
         self, source: str, problem: str | ProblemSpec, phase: Phase, budget_s: float, **more: int
