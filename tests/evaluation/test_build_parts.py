@@ -15,9 +15,10 @@ import torch
 
 from specgen.evaluation.build import BuildTimeout, CompilerKilled, toolchain
 from specgen.evaluation.build.cache import BuildCache, Entry
+from specgen.evaluation.build.facade import translate
 from specgen.evaluation.build.operators import read_overloads
 from specgen.evaluation.build.request import BuildRequest, from_load_inline
-from specgen.evaluation.build.screen import prelude, refusal
+from specgen.evaluation.build.screen import lean, prelude, refusal
 from specgen.evaluation.build.toolchain import Deadline, builds_at_once, ninja_on_path, run, run_all
 
 TORCH_INCLUDE = Path(torch.__file__).parent / "include"
@@ -53,6 +54,36 @@ def test_a_source_gets_the_headers_that_torch_would_have_brought() -> None:
     assert "#include <immintrin.h>" in lines
     assert "#define SPECGEN_WITH_HALF 1" in lines
     assert "<random>" not in prelude("std::mt19937 g;", cuda=False)  # torch does not bring that one
+
+
+@pytest.mark.parametrize(
+    ("source", "light"),
+    [
+        ("std::vector<int64_t> s; std::min(a, b); std :: optional<int> o; std::is_same_v<T, float>", True),
+        ("torch::Tensor f(torch::Tensor x) { return x; }", True),
+        ("std::max({a, b, c});", False),  # of a list: <algorithm>
+        ("std::sort(v.begin(), v.end()); std::vector<int> v;", False),
+        ("using namespace std; vector<int> v;", False),
+        ("std::unique_ptr<float[]> p;", False),
+        ("// std::accumulate\nstd::string s;", True),
+    ],
+)
+def test_a_source_of_few_names_gets_few_headers(source: str, light: bool) -> None:
+    assert lean(source) is light
+
+
+def test_few_headers_are_for_cuda_units_alone() -> None:
+    # the C++ source holds a definition: two units
+    made = request(cpp_sources="int f() { return 1; }", cuda_sources="__global__ void k() {}", functions=["f"])
+    texts = {one.language: one.text for one in translate(made, few=True)}
+    assert "SPECGEN_LEAN" in texts["cuda"]
+    assert "SPECGEN_LEAN" not in texts["cpp"]  # g++ takes the whole prelude precompiled
+    assert not any("SPECGEN_LEAN" in one.text for one in translate(made))
+
+
+def test_the_language_standard_is_the_installed_torchs() -> None:
+    major, minor = (int(part) for part in torch.__version__.split(".")[:2])
+    assert toolchain.standard() == ("-std=c++20" if (major, minor) >= (2, 12) else "-std=c++17")
 
 
 def test_the_key_holds_everything_the_library_depends_on() -> None:

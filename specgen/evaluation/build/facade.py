@@ -13,9 +13,9 @@ from pathlib import Path
 
 from specgen.evaluation.build.errors import FacadeRefused
 from specgen.evaluation.build.request import BuildRequest, Unit
-from specgen.evaluation.build.screen import prelude, refusal, without_comments
+from specgen.evaluation.build.screen import lean, prelude, refusal, without_comments
 from specgen.evaluation.build.support import Support
-from specgen.evaluation.build.toolchain import Deadline, cuda_home, cxx, run, run_all
+from specgen.evaluation.build.toolchain import Deadline, cuda_home, cxx, run, run_all, standard
 
 DOES_NOT_COMPILE = "it does not compile with the façade"
 _BINDINGS = "bindings.cpp"
@@ -56,10 +56,17 @@ def compile_units(
         (directory / name).write_text(text)
     for unit in request.units:
         unit.write_sources(directory)
-    objects, output, failed = _compile(request, list(translate(request)), directory, support, deadline)
+
+    def attempt(**how: bool) -> tuple[list[str], str, bool]:
+        return _compile(request, list(translate(request, **how)), directory, support, deadline)
+
+    few = request.uses_cuda and lean(request.source)
+    objects, output, failed = attempt(few=few)
+    if failed and few:
+        objects, output, failed = attempt()
     if failed and len(objects) < len(request.units) and _BINDINGS in output:
         # nvcc declares functions that g++ does not, such as norm(): a prototype of that name stands better alone
-        objects, output, failed = _compile(request, list(translate(request, join=False)), directory, support, deadline)
+        objects, output, failed = attempt(join=False)
     if failed:
         raise FacadeRefused(DOES_NOT_COMPILE, output)
     return objects, output
@@ -75,22 +82,27 @@ def _compile(
     return [f"{one.file}.o" for one in translations], output, any(one.code != 0 for one in done)
 
 
-def translate(request: BuildRequest, *, join: bool = True) -> Iterator[_Translation]:
-    """The files to compile. Prototypes and bindings join the CUDA unit; definitions get a unit of their own."""
+def translate(request: BuildRequest, *, join: bool = True, few: bool = False) -> Iterator[_Translation]:
+    """The files to compile. Prototypes and bindings join the CUDA unit; definitions get a unit of their own.
+
+    ``few``: CUDA units get few standard headers.
+    """
     cuda = [unit for unit in request.units if unit.language == "cuda"]
     plain = [unit for unit in request.units if unit.language == "cpp"]
     if join and request.kind == "load_inline" and cuda and _only_prototypes(plain):
-        yield _translation(request, "unit0.cu", "cuda", [*cuda, *plain], request.bindings)
+        yield _translation(request, "unit0.cu", "cuda", [*cuda, *plain], request.bindings, few=few)
         return
     for index, unit in enumerate([*plain, *cuda]):
         bindings = request.bindings if index == 0 else ""
         suffix = "cu" if unit.language == "cuda" else "cpp"
-        yield _translation(request, f"unit{index}.{suffix}", unit.language, [unit], bindings)
+        yield _translation(request, f"unit{index}.{suffix}", unit.language, [unit], bindings, few=few)
 
 
-def _translation(request: BuildRequest, file: str, language: str, units: list[Unit], bindings: str) -> _Translation:
+def _translation(
+    request: BuildRequest, file: str, language: str, units: list[Unit], bindings: str, *, few: bool
+) -> _Translation:
     cuda = language == "cuda"
-    parts = [prelude(request.source, cuda=cuda)]
+    parts = [prelude(request.source, cuda=cuda, few=cuda and few)]
     if any(unit.implicit for unit in units):
         parts.append("#include <specgen/facade.h>\n" + ("#include <cuda.h>\n" if cuda else ""))
     parts += [f"{source}\n" for unit in units for source in unit.numbered]
@@ -133,7 +145,7 @@ def _command(request: BuildRequest, one: _Translation, directory: Path, support:
     common += [word for path in system for word in ("-isystem", str(path))]
     if one.language == "cuda":
         return [*nvcc_command(common, request.cuda_cflags), "-c", one.file, "-o", f"{one.file}.o"]
-    return [cxx(), *common, "-fPIC", "-std=c++20", *request.cflags, "-c", one.file, "-o", f"{one.file}.o"]
+    return [cxx(), *common, "-fPIC", standard(), *request.cflags, "-c", one.file, "-o", f"{one.file}.o"]
 
 
 def nvcc_command(common: list[str], cuda_cflags: tuple[str, ...]) -> list[str]:
@@ -143,7 +155,7 @@ def nvcc_command(common: list[str], cuda_cflags: tuple[str, ...]) -> list[str]:
     flags = [*common, *cpp_extension.COMMON_NVCC_FLAGS, *cpp_extension._get_cuda_arch_flags(list(cuda_cflags))]
     flags += ["--compiler-options", "-fPIC", *cuda_cflags]
     if not any(flag.startswith("-std=") for flag in flags):
-        flags.append("-std=c++20")
+        flags.append(standard())
     return [str(_cuda_home() / "bin" / "nvcc"), *flags]
 
 

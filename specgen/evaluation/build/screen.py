@@ -57,6 +57,20 @@ _HEADERS: dict[str, str] = {
     "variant": r"std::(?:variant|visit|monostate|get_if|holds_alternative)\b",
 }
 _HEADER_PATTERNS = tuple((header, re.compile(pattern)) for header, pattern in _HEADERS.items())
+# Names of namespace std that the headers give which are always there (<string>, <vector>, <optional>, <tuple>, <cmath>
+# and such). A source that uses no others does without <algorithm>, <functional>, <memory> and <numeric>.
+_LIGHT = re.compile(
+    r"(?:string|string_view|to_string|vector|optional|nullopt|nullopt_t|make_optional|array|tuple|make_tuple|tie|get|apply"
+    r"|pair|make_pair|move|forward|swap|exchange|initializer_list|numeric_limits|min|max|exception|runtime_error"
+    r"|invalid_argument|logic_error|out_of_range|u?int(?:8|16|32|64|ptr|max)_t|size_t|ptrdiff_t|nullptr_t|declval"
+    r"|(?:is|add|remove)_\w+|(?:enable_if|conditional|decay|underlying_type|common_type|integral_constant)(?:_t)?"
+    r"|true_type|false_type|void_t|index_sequence|make_index_sequence|index_sequence_for|integer_sequence"
+    r"|f?abs|fm(?:a|in|ax|od)|pow|sqrt|cbrt|hypot|exp2?|expm1|log(?:2|10|1p)?|a?(?:sin|cos|tan)h?|atan2|erfc?|[lt]gamma"
+    r"|floor|ceil|round|l?lround|trunc|rint|nearbyint|copysign|signbit|isnan|isinf|isfinite"
+    r"|mem(?:cpy|set|move|cmp)|s?n?printf|fprintf|abort|exit)\b"
+)
+_STD_NAME = re.compile(r"\bstd\s*::\s*")
+_LIST_OF_VALUES = re.compile(r"\bstd\s*::\s*(?:min|max)\s*(?:<[^>]*>)?\s*\(\s*\{")
 _INTRINSICS = re.compile(r"\b_mm\w*|\b__m(?:128|256|512)[di]?\b|\b__mmask\d+\b")
 _OPENMP = re.compile(r"\bomp_\w+")
 
@@ -75,12 +89,25 @@ def refusal(source: str) -> str:
     return ""
 
 
-def prelude(source: str, *, cuda: bool) -> str:
-    """Lines to put before the façade: its switches, and the standard headers that stock would have brought."""
+def lean(source: str) -> bool:
+    """Whether the source seems to do without the heavy standard headers. Where it does not, it does not compile."""
+    code = without_comments(source)
+    if re.search(r"\busing\s+namespace\s+std\b", code) or _LIST_OF_VALUES.search(code):
+        return False
+    return all(_LIGHT.match(code, name.end()) for name in _STD_NAME.finditer(code))
+
+
+def prelude(source: str, *, cuda: bool, few: bool = False) -> str:
+    """Lines to put before the façade: its switches, and the standard headers that stock would have brought.
+
+    ``few``: without the heavy ones, for a :func:`lean` source.
+    """
     code = without_comments(source)
     lines = ["#define SPECGEN_WITH_HALF 1"] if _HALF.search(code) else []
     if cuda and _CUBLAS.search(code):
         lines.append("#define SPECGEN_WITH_CUBLAS 1")
+    if few:
+        lines.append("#define SPECGEN_LEAN 1")
     lines.append("#include <specgen/prelude.h>")  # before any declaration, or g++ cannot take it precompiled
     lines += [f"#include <{header}>" for header, pattern in _HEADER_PATTERNS if pattern.search(code)]
     if _INTRINSICS.search(code) and not cuda:

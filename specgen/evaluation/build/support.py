@@ -24,7 +24,7 @@ from types import ModuleType
 from specgen.errors import InfrastructureError
 from specgen.evaluation.build import retention, verify
 from specgen.evaluation.build.operators import Overloads, read_overloads
-from specgen.evaluation.build.toolchain import Deadline, cuda_home, cxx, run, version_of
+from specgen.evaluation.build.toolchain import Deadline, cuda_home, cxx, run, standard, version_of
 
 _HERE = Path(__file__).parent
 _MANIFEST = "manifest.json"
@@ -143,7 +143,7 @@ def facade_hash() -> str:
     for path in sorted([*_HERE.glob("include/**/*"), *_HERE.glob("native/*"), _HERE / "operators.py"]):
         if path.is_file():
             digest.update(path.name.encode() + b"\0" + path.read_bytes())
-    digest.update(repr((_STUBS, _CUDA_STUBS, _PRECOMPILED, verify.FLAGS)).encode())
+    digest.update(repr((_STUBS, _CUDA_STUBS, _PRECOMPILED, verify.OPTIONS)).encode())
     return digest.hexdigest()[:16]
 
 
@@ -241,9 +241,7 @@ def _precompile(include: Path) -> None:
     target.mkdir()
     for index, flags in enumerate(_PRECOMPILED):
         header = ["-x", "c++-header", "specgen/prelude.h", "-o", f"specgen/prelude.h.gch/{index}.gch"]
-        run(
-            [cxx(), "-w", "-fPIC", "-std=c++20", *flags, "-isystem", str(include), *header], include, Deadline.after(60)
-        )
+        run([cxx(), "-w", "-fPIC", standard(), *flags, "-isystem", str(include), *header], include, Deadline.after(60))
 
 
 @lru_cache(maxsize=4)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import inspect
 import os
 import platform
 import re
@@ -104,6 +105,19 @@ def cuda_home() -> Path | None:
         if place and all((Path(place) / part).exists() for part in parts):
             return Path(place)
     return None
+
+
+@lru_cache(maxsize=1)
+def standard() -> str:
+    """The language that stock compiles a source in that names none: C++17 up to torch 2.11, C++20 since.
+
+    It is no setting of torch's: read where its commands are written.
+    """
+    from torch.utils import cpp_extension
+
+    source = inspect.getsource(cpp_extension._write_ninja_file_to_build_library)
+    found = re.search(r"-fPIC['\"], ['\"](-std=c\+\+\d\d)", source)
+    return found[1] if found else "-std=c++20"
 
 
 def builds_at_once() -> int:

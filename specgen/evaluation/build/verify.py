@@ -12,10 +12,9 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from specgen.evaluation.build.toolchain import Completed, Deadline, cxx, run, version_of
+from specgen.evaluation.build.toolchain import Completed, Deadline, cxx, run, standard, version_of
 
-STANDARD = "-std=c++20"
-FLAGS = ("-fPIC", STANDARD, "-O3", "-march=native", "-DTORCH_API_INCLUDE_EXTENSION_H")  # of the precompiled header
+OPTIONS = ("-fPIC", "-O3", "-march=native", "-DTORCH_API_INCLUDE_EXTENSION_H")  # of the precompiled header
 _TAKES_VALUE = ("-I", "-isystem", "-iquote", "-include", "-D", "-U")
 _DROPPED = re.compile(r"-(?:O\w*|m[\w=.+-]+|f[\w=-]+|g\w*|W[\w=,+-]*|w|pthread|pipe|MMD|c)$")
 _TARGET = re.compile(r"\b__(?:AVX|SSE|FMA|F16C|BMI|AMX|ARM|SVE)\w*")
@@ -32,7 +31,7 @@ def precompile(directory: Path, includes: Sequence[Path], deadline: Deadline) ->
     system = [word for path in includes for word in ("-isystem", str(path))]
     (folder / "stock.h").write_text("#include <torch/extension.h>\n")
     header = ["-x", "c++-header", str(folder / "stock.h"), "-o", str(folder / "extension.h.gch")]
-    run([cxx(), "-w", *FLAGS, *system, *header], directory, deadline)
+    run([cxx(), "-w", standard(), *OPTIONS, *system, *header], directory, deadline)
 
 
 def check(commands: Sequence[Sequence[str]], source: str, header: Path, cwd: Path, deadline: Deadline) -> str | None:
@@ -81,11 +80,11 @@ def _front_end(command: Sequence[str], header: Path) -> list[str] | None:
         elif word in _TAKES_VALUE:
             kept += [word, next(words, "")]
         elif word.startswith(("-std=", "--std=")):
-            if word != STANDARD:
+            if word != standard():
                 return None
         elif word.startswith("-") and not word.startswith(_TAKES_VALUE):
             if not _DROPPED.match(word):
                 return None
-        elif word not in FLAGS:
+        elif word not in OPTIONS:
             kept.append(word)
-    return [command[0], f"-I{header}", *FLAGS, *kept, "-Wfatal-errors", "-fsyntax-only"]
+    return [command[0], f"-I{header}", standard(), *OPTIONS, *kept, "-Wfatal-errors", "-fsyntax-only"]

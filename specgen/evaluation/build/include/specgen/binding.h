@@ -7,7 +7,6 @@
 
 #include <specgen/torch.h>
 
-#include <memory>
 
 namespace specgen {
 inline namespace specgen_v1 {

@@ -2,7 +2,12 @@
 // methods of Tensor. g++ takes it precompiled where the candidate's flags are among the prepared ones.
 #pragma once
 
+#ifndef SPECGEN_LEAN // nvcc reads every header three times; a source that needs none of these is spared a third
 #include <algorithm>
+#include <functional>
+#include <memory>
+#include <numeric>
+#endif
 #include <array>
 #include <cassert>
 #include <cfloat>
@@ -12,11 +17,8 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <functional>
 #include <initializer_list>
 #include <limits>
-#include <memory>
-#include <numeric>
 #include <optional>
 #include <stdexcept>
 #include <string>

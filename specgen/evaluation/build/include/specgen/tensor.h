@@ -7,7 +7,6 @@
 #include <specgen/accessor.h>
 #include <specgen/scalar.h>
 
-#include <functional>
 #include <string_view>
 #include <tuple>
 
