@@ -1,4 +1,4 @@
-"""``python -m benchmarks.honest [--gpu] [--only honest|cheats] [--match WORD]``: honest kernels and cheats, all judged.
+"""``python -m benchmarks.honest [--gpu] [--only honest|cheats] [--match PATTERN]``: honest kernels and cheats, all judged.
 
 On the CPU every kernel is built, run and judged by the whole evaluator, sandbox included. ``--gpu`` does the same on
 a GPU; where there is none, ``--compile N`` puts N of the CUDA files through nvcc and says so. An interrupted run goes on
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import sys
 import tempfile
 import time
@@ -130,7 +131,7 @@ def main() -> int:
     where.add_argument("--cpu", action="store_true", help="the default")
     where.add_argument("--gpu", action="store_true")
     parser.add_argument("--only", choices=("honest", "cheats"))
-    parser.add_argument("--match", default="", help="only names that contain this")
+    parser.add_argument("--match", default="", help="only names in which this pattern is found")
     parser.add_argument("--compile", type=int, metavar="N", help="only compile N CUDA files of each list, with nvcc")
     parser.add_argument(
         "--cache",
@@ -148,8 +149,8 @@ def main() -> int:
     probe()
     backend = "cuda" if given.gpu else "cpu"
     kernels = gpu.kernels() if given.gpu else [*products(), *models()]
-    kernels = [kernel for kernel in kernels if given.match in kernel.name]
-    bad = [cheat for cheat in (gpu.CHEATS if given.gpu else CHEATS) if given.match in cheat.name]
+    kernels = [kernel for kernel in kernels if re.search(given.match, kernel.name)]
+    bad = [cheat for cheat in (gpu.CHEATS if given.gpu else CHEATS) if re.search(given.match, cheat.name)]
     start, holds = time.monotonic(), True
     with tempfile.TemporaryDirectory(prefix="specgen-honest-") as temporary:
         cache = given.cache or Path(temporary)

@@ -36,6 +36,8 @@ _CPU_ONLY = re.compile(r"numpy|ctypes|watch\._clock|1024|sgemm|torch\.zeros\(sha
 def _converted(cheat: Cheat) -> Cheat | None:
     """A cheat whose kernels are honest and whose Python cheats, with CUDA kernels; None for others."""
     block = _CPU_BLOCK.search(cheat.source)
+    if cheat.name == "memory of a freed result":
+        return None  # torch gives the same block out again: the result was computed in this very call
     if block is None or cheat.problem not in ("T1", "T2", "T4", "T12"):
         return None
     named = [name.strip(" \"'") for name in _FUNCTIONS.search(block[0])[1].split(",")]  # type: ignore[index]
@@ -170,6 +172,8 @@ class Later(torch.Tensor):
 """
 _OWN = (
     Cheat("uninitialised memory (CUDA)", Kind.NOT_COMPUTED, _t4(_CALL, cuda=_EMPTY)),
+    Cheat("memory of the last result (CUDA)", Kind.NOT_COMPUTED, _t4(
+        "        self.calls += 1\n        return ext.diag_mul(a, b) if self.calls % 2 else torch.empty_like(b)")),
     Cheat("half of it (CUDA)", Kind.NOT_COMPUTED, _t4(_CALL, cuda=_HALF_OF_IT)),
     Cheat("a launch that fails silently", Kind.NOT_COMPUTED, _t4(_CALL, cuda=_TOO_MANY)),
     Cheat("a graph of old inputs", Kind.REMEMBERED, _t2(_STALE)),

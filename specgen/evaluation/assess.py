@@ -266,7 +266,7 @@ class Assessment:
         if self.backend == "cpu":
             integrity.check_awake(window)
         mean_ms = summary(window.candidate_ms).mean_ms
-        self._watch(timed, work, mean_ms)
+        self._watch(timed, work, mean_ms, gb_s)
         least = floor(work.moved_bytes, needed_work, gb_s, peak or 1.0)
         self.notes["floor_ms"] = f"{least.ms:.4g} ({least.bound})"
         if mean_ms < integrity.floor_ms(work.moved_bytes, gb_s, self.backend):
@@ -276,16 +276,21 @@ class Assessment:
             integrity.check_arithmetic(mean_ms, needed_work, peak)
         return window, ceilings
 
-    def _watch(self, timed: TimedRuns, work: Work, mean_ms: float) -> None:
+    def _watch(self, timed: TimedRuns, work: Work, mean_ms: float, gb_s: float) -> None:
         """Look once more what is called, now that the candidate has been timed, and where its CPU time goes."""
         compiled = sampler.library(Path(self.bench.spec.cache_root)) if self.backend == "cpu" else None
         for again in (False, True):  # a neighbour on the core may have made the first look slow
-            watched_ms = self._look(timed, work, compiled)
+            watched_ms, device_ms = self._look(timed, work, compiled)
+            if device_ms is not None:
+                self.notes["device_ms"] = ", ".join(f"{kind} {ms:.4f}" for kind, ms in sorted(device_ms.items()))
+                integrity.check_device_time(device_ms, mean_ms, work, gb_s)
             if watched_ms is None or integrity.watched_alike(watched_ms, mean_ms, refuse=again):
                 break
 
-    def _look(self, timed: TimedRuns, work: Work, compiled: bytes | None) -> float | None:
-        """CPU time of a run that is looked at, in ms; None where its time is not looked at."""
+    def _look(
+        self, timed: TimedRuns, work: Work, compiled: bytes | None
+    ) -> tuple[float | None, dict[str, float] | None]:
+        """CPU time of a run that is looked at, and a GPU's time by whose code it is, in ms; None: not looked at."""
         fds = [memory_file_of(compiled, sampler.MEMORY)] if compiled else []
         start = processes.cpu_s(self.peer.pid)
         try:
@@ -297,12 +302,15 @@ class Assessment:
         if not calls.get("own") and calls.get("replays") and self.backend == "cuda":
             calls["own"] = calls["replays"]  # a graph of what was called when it was captured
         self.labels.update(integrity.check_calls(calls, self.builds, work.kinds))
+        spent = answer.get("device_ms")
+        if isinstance(spent, dict):
+            return None, {kind: float(ms) for kind, ms in spent.items() if isinstance(ms, int | float)}
         if not compiled or not isinstance(samples, dict):
-            return None
+            return None, None
         integrity.check_time_in(samples)
         self.notes["samples"] = ", ".join(f"{kind} {count}" for kind, count in sorted(samples.items()))[:200]
         spent_ms = (processes.cpu_s(self.peer.pid) - start) * 1e3
-        return spent_ms / (runs + 1) if type(runs) is int and runs > 0 else spent_ms
+        return spent_ms / (runs + 1) if type(runs) is int and runs > 0 else spent_ms, None
 
     def _counted(self, reference: Reference, trial: Trial) -> Counted | None:
         """A GPU's hardware counters; None where nobody asked, or there is no such device."""

@@ -29,6 +29,8 @@ _VIEWS = {
 
 
 PRODUCT = "product"
+_PAUSE_CYCLES = 2_000_000  # a millisecond: longer than what a call does on the host
+_MOST_CALLS = 200  # that are timed
 
 
 def signature(func: Any, args: tuple[Any, ...]) -> str:
@@ -49,12 +51,64 @@ def work_of(func: Any, args: Any, kwargs: Any, result: Any) -> tuple[str, float]
     return func.overloadpacket.__name__.rstrip("_"), float(most)
 
 
+class DeviceClock:
+    """A GPU's own time for each call of an own kernel or of a library's operator.
+
+    Before a call the device gets a pause, so that it is behind: what Python and launches take does not count. What
+    an own function calls of the library is the library's. Kernels on streams that the caller does not name are missed.
+    """
+
+    def __init__(self, event: Callable[[], Any], pause: Callable[[], None]) -> None:
+        """``event`` makes one that can be recorded; ``pause`` keeps the device busy for about a millisecond."""
+        self._event, self._pause = event, pause
+        self._calls: list[tuple[bool, int, Any, Any]] = []  # own?, how deep, before, after
+        self._open: list[tuple[bool, Any]] = []
+
+    @classmethod
+    def of_this_device(cls) -> DeviceClock:
+        """The current GPU's."""
+        cuda: Any = torch.cuda
+        return cls(lambda: cuda.Event(enable_timing=True), lambda: cuda._sleep(_PAUSE_CYCLES))
+
+    def begin(self, *, own: bool) -> None:
+        """Before a call."""
+        before = None
+        if len(self._calls) + len(self._open) < _MOST_CALLS and not torch.cuda.is_current_stream_capturing():
+            if not self._open:
+                self._pause()
+            before = self._event()
+            before.record()
+        self._open.append((own, before))
+
+    def end(self) -> None:
+        """After it."""
+        if not self._open:
+            return
+        own, before = self._open.pop()
+        if before is not None:
+            after = self._event()
+            after.record()
+            self._calls.append((own, len(self._open), before, after))
+
+    def report(self) -> dict[str, float]:
+        """Milliseconds in own kernels and in operators, once the device has done its work."""
+        spent = {"own": 0.0, "operators": 0.0}
+        for own, depth, before, after in self._calls:
+            after.synchronize()
+            lasted = before.elapsed_time(after)
+            spent["own" if own else "operators"] += lasted
+            if depth and not own:
+                spent["own"] -= lasted
+        return spent
+
+
 class OperatorLog(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Counts operators that compute something, by signature; ``foreign`` counts those of other namespaces."""
 
-    def __init__(self, tell: Callable[[bool], None] = lambda _: None) -> None:
-        """``tell`` is called before and after every operator."""
+    def __init__(self, tell: Callable[[bool], None] = lambda _: None, clock: DeviceClock | None = None) -> None:
+        """``tell`` is called before and after every operator; ``clock`` times it."""
         super().__init__()  # type: ignore[no-untyped-call]
+        self.clock = clock
         self.seen: Counter[str] = Counter()
         self.work: Counter[str] = Counter()
         self.foreign = 0
@@ -70,7 +124,14 @@ class OperatorLog(TorchDispatchMode):  # type: ignore[no-untyped-call]
         own = func.namespace not in ("aten", "prim", "prims")
         self._tell(not own)
         try:
-            result = func(*args, **(kwargs or {}))
+            if self.clock is None or func.overloadpacket.__name__ in _VIEWS:
+                result = func(*args, **(kwargs or {}))
+            else:
+                self.clock.begin(own=own)
+                try:
+                    result = func(*args, **(kwargs or {}))
+                finally:
+                    self.clock.end()
             if own:
                 self.foreign += 1
             elif func.overloadpacket.__name__ not in _VIEWS:
@@ -85,17 +146,20 @@ class OperatorLog(TorchDispatchMode):  # type: ignore[no-untyped-call]
 class Audit:
     """A context around one forward."""
 
-    def __init__(self, log: Any, tell: Callable[[bool], None] = lambda _: None) -> None:
+    def __init__(
+        self, log: Any, tell: Callable[[bool], None] = lambda _: None, clock: DeviceClock | None = None
+    ) -> None:
+        self.clock = clock
         self.names = {build.name for build in log.builds}
         self.libraries = {str(build.library) for build in log.builds if build.library}
         self.names |= {path.rsplit("/", 1)[-1].removesuffix(".so") for path in self.libraries}
-        self.operators = OperatorLog(tell)
+        self.operators = OperatorLog(tell, clock)
         self.own = 0
         self.replays = 0
         self._launches = contextlib.ExitStack()
 
     def __enter__(self) -> None:
-        self._launches.enter_context(_triton_launches(self._launched))
+        self._launches.enter_context(_triton_launches(self._launched, self.clock))
         self.operators.__enter__()  # type: ignore[no-untyped-call]
         sys.setprofile(self._profile)
 
@@ -110,12 +174,18 @@ class Audit:
         self.own += 1
 
     def _profile(self, _frame: FrameType, event: str, arg: Any) -> None:
-        if event != "c_call":
+        if event not in ("c_call", "c_return", "c_exception"):
             return
-        if self._is_own(arg):
-            self.own += 1
-        elif getattr(arg, "__name__", "") == "replay" and type(getattr(arg, "__self__", None)).__name__ == "CUDAGraph":
-            self.replays += 1
+        own = self._is_own(arg)
+        if not own and not _is_replay(arg):
+            return
+        if event == "c_call":
+            self.own += own
+            self.replays += not own
+            if self.clock is not None:
+                self.clock.begin(own=True)
+        elif self.clock is not None:
+            self.clock.end()
 
     def _is_own(self, function: Any) -> bool:
         owner = getattr(function, "__self__", None)
@@ -135,9 +205,18 @@ class Audit:
         }
 
 
+def _is_replay(function: Any) -> bool:
+    """Whether it starts a captured graph."""
+    owner = type(getattr(function, "__self__", None)).__name__
+    return getattr(function, "__name__", "") == "replay" and owner == "CUDAGraph"
+
+
 @contextlib.contextmanager
-def _triton_launches(launched: Callable[[], None]) -> Iterator[None]:
-    """Inside, every launch of a Triton kernel is told. Triton is not imported where the candidate has not done it."""
+def _triton_launches(launched: Callable[[], None], clock: DeviceClock | None) -> Iterator[None]:
+    """Inside, every launch of a Triton kernel is told, and timed.
+
+    Triton is not imported where the candidate has not done it.
+    """
     jit = getattr(sys.modules.get("triton.runtime.jit"), "JITFunction", None)
     if jit is None:
         yield
@@ -146,7 +225,13 @@ def _triton_launches(launched: Callable[[], None]) -> Iterator[None]:
 
     def run(self: Any, *args: Any, **kwargs: Any) -> Any:
         launched()
-        return original(self, *args, **kwargs)
+        if clock is None:
+            return original(self, *args, **kwargs)
+        clock.begin(own=True)
+        try:
+            return original(self, *args, **kwargs)
+        finally:
+            clock.end()
 
     jit.run = run
     try:

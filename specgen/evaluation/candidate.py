@@ -300,15 +300,18 @@ class Harness:
 
     def watch_calls(self, message: Message, fds: list[int]) -> Message:
         """Forwards whose calls, and on a CPU whose time, are looked at: untimed, after the timed window."""
-        from specgen.evaluation.audit import Audit
+        from specgen.evaluation.audit import Audit, DeviceClock
         from specgen.evaluation.sampler import Sampler
 
         own = {str(build.library) for build in self.log.builds if build.library}
         sampler = Sampler(fds[0], own, self.support) if fds else None
-        audit = Audit(self.log)
+        clock = DeviceClock.of_this_device() if self.on_gpu else None
+        audit = Audit(self.log, clock=clock)
         with audit:
             self._forward(message, self._once)
         answer: Message = {"calls": audit.report(), "runs": 1, "samples": {}}
+        if clock is not None:
+            answer["device_ms"] = clock.report()
         if sampler is not None:
             sampled = Audit(self.log, sampler.operator)
 

@@ -9,12 +9,14 @@ from __future__ import annotations
 import statistics
 
 from specgen.evaluation import processes
+from specgen.evaluation.audit import PRODUCT
 from specgen.evaluation.floors import floor
 from specgen.evaluation.peer import Peer
 from specgen.evaluation.timing import Window
 from specgen.evaluation.verdict import rejected
 from specgen.evaluation.weights import Weights
 from specgen.evaluation.wire import Message
+from specgen.evaluation.work import Work
 
 _FASTER_THAN_COPY = {"cpu": 2.0, "cuda": 1.25}  # nothing moves bytes that much faster than the device's best copy
 _FASTER_THAN_PRODUCTS = 2.0
@@ -24,6 +26,8 @@ _OUTSIDE_ONCE_MS = 1.0  # and in all: an honest kernel on a busy machine used 0.
 _REPEATED = 0.9  # of a kind of the reference's work
 _FEW_SAMPLES = 20
 _HIDDEN = 0.5
+_BY_LIBRARY = 0.8  # of a run's time
+_OWN_LEAST = 0.5  # what lies in the level-2 cache is read faster than memory
 _WATCHED_MS, _WATCHED_SHARE = 1.0, 1.5  # looking costs time: tens of microseconds an operator
 _L2_BYTES = 50 << 20  # of outputs may still lie in a GPU's cache when the window ends
 
@@ -72,6 +76,21 @@ def check_time_in(samples: Message) -> None:
         raise rejected(
             "library_only", f"0 of {total} samples in own kernels", "the work must be done by kernels of your own"
         )
+
+
+def check_device_time(spent: Message, mean_ms: float, work: Work, gb_s: float) -> None:
+    """``library_only``: library operators take a GPU's time, and own kernels less than half of what reading the least
+    of the reference's kinds of work once does, so that they did none of them. Raises Verdict."""
+    own, operators = _amount(spent.get("own")), _amount(spent.get("operators"))
+    amounts = [
+        4.0 * amount for kind, amount in work.kinds.items() if kind != PRODUCT
+    ]  # elements, of which work is told
+    least_ms = _OWN_LEAST * min(amounts or [float(work.output_bytes)]) / (gb_s * 1e6)
+    if operators > _BY_LIBRARY * mean_ms and own < least_ms:
+        raise rejected(
+            "library_only", f"{own:.4f} ms in own kernels, {operators:.4f} in library operators, least {least_ms:.4f}",
+            "the work must be done by kernels of your own",
+        )  # fmt: skip
 
 
 def watched_alike(watched_ms: float, mean_ms: float, *, refuse: bool) -> bool:
@@ -135,6 +154,12 @@ def check_window(window: Window) -> None:
         raise rejected(
             "deferred_work", f"{fetch:.2f} ms, allowed {window.fetch_allowed_ms:.2f}",
             "outputs were computed when they were read, not in forward",
+        )  # fmt: skip
+    gap, gap_allowed = statistics.median(window.gap_ms), window.gap_allowed_ms
+    if window.burst and gap < -gap_allowed:
+        raise rejected(
+            "remembered", f"{-gap:.3f} ms faster on inputs it has seen, allowed {gap_allowed:.3f}",
+            "runs in a row on the same values take less time: results are kept",
         )  # fmt: skip
     gaps = (
         (statistics.median(window.gap_ms), window.gap_allowed_ms), (window.single_gap_ms, window.single_allowed_ms)

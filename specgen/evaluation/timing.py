@@ -58,6 +58,7 @@ class Window:
     asleep_ms: list[float] = field(default_factory=list)  # of the candidate's runs: neither running nor ready to run
     sleeps: list[int] = field(default_factory=list)  # of those: how often it went to sleep; once, after its answer
     gap_allowed_ms: float = 0.0  # for the median of those
+    burst: bool = False  # whether `gap_ms` is that of runs in a row on the same inputs: on a GPU
     single_gap_ms: float = 0.0  # on a GPU: of single runs by the judge's wall clock
     single_allowed_ms: float = 0.0
     outside_ms: list[float] = field(default_factory=list)  # candidate's CPU time while it should have been waiting
@@ -256,7 +257,7 @@ class TimedRuns:
             window.gap_allowed_ms = 0.6 + 4 * self.cost_ms + 0.4 * own_ms
             return
         nothing, runs = min(self._wall_ms("null") for _ in range(2)), min(self._wall_ms("burst") for _ in range(2))
-        window.gap_ms = [(runs - nothing) / _BURST - own_ms]
+        window.gap_ms, window.burst = [(runs - nothing) / _BURST - own_ms], True
         window.gap_allowed_ms = _BURST_SLACK_MS + _BURST_SHARE * own_ms
         # Inputs stay the same within a burst: single runs, each on new values, are the coarser and stricter witness.
         single = statistics.median(self._nothing_ms(number) for number in range(_SINGLES))
