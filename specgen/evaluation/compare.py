@@ -33,6 +33,9 @@ class Difference:
     text: str
 
 
+_UNTOLD = Difference(Status.WRONG_VALUE, "")
+
+
 def pieces(*tensors: torch.Tensor) -> Iterator[tuple[torch.Tensor, ...]]:
     """The same parts of several tensors of one shape, at most 2^26 elements each."""
     if not tensors[0].numel():
@@ -85,6 +88,12 @@ class _Limits:
     tolerance: float
     scaled: bool
     variation: float
+    words: bool = True  # whether a difference is described
+
+
+def agree(got: Any, want: Any, tolerance: float, *, scaled: bool = False, variation: float = VARIATION) -> bool:
+    """:func:`compare` for who needs no words: they take dozens of kernels, each loaded at its first use on a GPU."""
+    return _tree(got, want, _Limits(tolerance, scaled, variation, words=False), "output") is None
 
 
 def compare(
@@ -134,17 +143,19 @@ def _tensor(got: torch.Tensor, want: torch.Tensor, limits: _Limits, where: str) 
         return Difference(Status.WRONG_DTYPE, f"{where}: {names}")
     if not want.is_floating_point() and not want.is_complex():
         bad = got != want
-        return _values(got, want, bad, where, "exactly") if bool(bad.any()) else None
+        return _values(got, want, bad, where, "exactly", limits) if bool(bad.any()) else None
     floor = tolerance * scale(want) + 1e-12 if scaled else tolerance
     if all(torch.allclose(a, b, rtol=tolerance, atol=floor, equal_nan=True) for a, b in pieces(got, want)):
         return _beside_variation(got, want, limits, where)
+    if not limits.words:
+        return _UNTOLD
     close = torch.isclose(got, want, rtol=tolerance, atol=floor, equal_nan=True)
     strange = ~torch.isfinite(got) & torch.isfinite(want)
     if bool(strange.any()):
-        found = _values(got, want, strange, where, "finite")
+        found = _values(got, want, strange, where, "finite", limits)
         return Difference(Status.NOT_FINITE, found.text)
     kind = f"within {tolerance:g} of the output's scale" if scaled else f"within {tolerance:g} + {tolerance:g}*|want|"
-    return _values(got, want, ~close, where, kind)
+    return _values(got, want, ~close, where, kind, limits)
 
 
 def _beside_variation(got: torch.Tensor, want: torch.Tensor, limits: _Limits, where: str) -> Difference | None:
@@ -161,9 +172,13 @@ def _beside_variation(got: torch.Tensor, want: torch.Tensor, limits: _Limits, wh
     if not any(bool(wrong(a, b).any()) for a, b in pieces(got, want)):
         return None
     kind = f"within {limits.variation:g} of the output's standard deviation ({deviation:.4g})"
-    return _values(got, want, wrong(got, want), where, kind)
+    return _values(got, want, wrong(got, want), where, kind, limits)
 
 
-def _values(got: torch.Tensor, want: torch.Tensor, bad: torch.Tensor, where: str, kind: str) -> Difference:
+def _values(
+    got: torch.Tensor, want: torch.Tensor, bad: torch.Tensor, where: str, kind: str, limits: _Limits
+) -> Difference:
+    if not limits.words:
+        return _UNTOLD
     rms = scale(want) if want.is_floating_point() else 0.0
     return Difference(Status.WRONG_VALUE, describe(got, want, bad, where, kind, rms))

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from specgen.evaluation.compare import compare, scale_error
+from specgen.evaluation.compare import agree, scale_error
 from specgen.evaluation.floors import floor
 from specgen.evaluation.machines import free_bytes, limits, present, times_ms
 from specgen.evaluation.reference import Reference
@@ -112,7 +112,7 @@ def straw_errors(trials: list[Trial]) -> dict[str, dict[str, float]]:
 
 
 def _passes(name: str, trial: Trial, tolerance: float) -> bool:
-    return compare(dict(_STRAW)[name](trial), trial.expected, tolerance, scaled=trial.scaled) is None
+    return agree(dict(_STRAW)[name](trial), trial.expected, tolerance, scaled=trial.scaled)
 
 
 def _zeros(trial: Trial) -> Any:
@@ -153,7 +153,7 @@ def _warnings(trials: list[Trial], accepted: dict[str, list[bool]], again: Any, 
     ]
     if not finite(trials[0].expected):
         found.append("the reference's own output is not finite")
-    if compare(again, trials[0].expected, tolerance) is not None:
+    if not agree(again, trials[0].expected, tolerance):
         found.append("the reference gives different outputs for the same inputs and seed")
     if len(trials) == 1:
         found.append("no other input distribution fits: candidates are tried on the problem's own inputs only")

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from specgen.evaluation.compare import Difference, compare, max_abs_error, scale_error
+from specgen.evaluation.compare import Difference, agree, compare, max_abs_error, scale_error
 from specgen.evaluation.peer import Peer
 from specgen.evaluation.tensors import Parcel, build, describe, leaves, new_memory, place_of
 from specgen.evaluation.trials import Trial, like
@@ -155,5 +155,4 @@ def judge_values(outputs: Any, trial: Trial, tolerance: float) -> Difference | N
     difference = compare(outputs, trial.expected, tolerance, scaled=trial.scaled)
     if difference is None or trial.exact is None or difference.status is not Status.WRONG_VALUE:
         return difference
-    narrowed = like(trial.exact, trial.expected)
-    return difference if compare(outputs, narrowed, tolerance, scaled=trial.scaled) is not None else None
+    return None if agree(outputs, like(trial.exact, trial.expected), tolerance, scaled=trial.scaled) else difference

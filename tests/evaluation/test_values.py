@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 import torch
 
-from specgen.evaluation.compare import compare
+from specgen.evaluation.compare import agree, compare
 from specgen.evaluation.problems import load_problem
 from specgen.evaluation.reference import Reference
 from specgen.evaluation.renewal import Renewed
-from specgen.evaluation.trials import other, rounded, signed, spiked
+from specgen.evaluation.trials import continuous, other, rounded, signed, spiked
 from specgen.types import ProblemSpec, Status
 
 
@@ -117,3 +117,28 @@ def test_ten_bits_are_ten_bits() -> None:
     assert torch.equal(rounded(short, 10), short)
     assert torch.equal(short.half().float(), short)
     assert float((short - value).abs().max()) <= 2.0**-11
+
+
+@pytest.mark.parametrize(
+    ("leaf", "real"),
+    [
+        (torch.triu(torch.rand(4096, 4096)), True),  # every 4096th element lies in the first column
+        (torch.tril(torch.rand(1024, 1024)), True),
+        (torch.diag(torch.rand(256)), True),
+        (torch.randint(0, 2, (4096,)) * 2.0 - 1, False),
+        (torch.arange(4096), False),
+    ],
+)
+def test_real_numbers_are_told_from_codes(leaf: torch.Tensor, real: bool) -> None:
+    assert continuous(leaf) is real
+
+
+def test_agreement_needs_no_words() -> None:
+    want = torch.rand(100)
+    far = want.clone()
+    far[3] += 1
+    assert agree(want, want, 1e-4)
+    assert not agree(far, want, 1e-4)
+    assert not agree(far.masked_fill(far > 1, float("nan")), want, 1e-4, scaled=True)
+    assert not agree(torch.full_like(want, 0.5), want, 0.6)  # within the tolerance, and as large as the variation
+    assert not agree([want], (want, want), 1e-4)
