@@ -108,6 +108,8 @@ def _harness(pair: Pair) -> Iterator[Peer]:
         peer = Peer(bench)
         try:
             peer.hello(_LIMIT_S)
+            if backend == "cuda":
+                peer.take_device(_LIMIT_S)
             yield peer
         finally:
             ours.close()

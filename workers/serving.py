@@ -63,6 +63,7 @@ class Server:
     turn: Turn = field(default_factory=Turn)  # shared with the parent, which probes
     suspicion: Suspicion = field(default_factory=Suspicion)
     _cell: Cell | None = None
+    _spare: Cell | None = None  # a GPU's next one, which starts while this one evaluates
     _recorded: int = 0
     _cell_type: type[Cell] = field(default_factory=cell_class)
 
@@ -75,7 +76,9 @@ class Server:
         self._warm()
 
     def shutdown(self) -> None:
-        """End the warm cell."""
+        """End the warm cells."""
+        self._discard(HANG_GRACE_S)
+        self._cell, self._spare = self._spare, None
         self._discard(HANG_GRACE_S)
 
     def is_closed(self, scope: str) -> bool:
@@ -126,6 +129,7 @@ class Server:
         try:
             start = ahead.begin(self.cache_root, request, self._renewing(request), WATCH_S)
             cell.submit(request)
+            self._start_spare()
             result = self._watch(request, cell) or _hang(request)
             if second_opinion.wanted(request, result, self.policy, self.cache_root):
                 result = second_opinion.settle(request, result, self._by_stock(request), self.cache_root)
@@ -205,10 +209,22 @@ class Server:
             log.error("cell_not_started", worker=self.worker, error=str(exc))
             self.suspicion.say(f"no cell can be started: {exc}")
 
+    def _start_spare(self) -> None:
+        """On a GPU: starting takes three times as long as evaluating a fast kernel. A core that is a device has no
+        room for it."""
+        if self.device.backend == "cuda" and self._spare is None:
+            with suppress(InfrastructureError):  # told when it is tried again, by `warm_next`
+                self._spare = self._cell_type.start(self.device, self.policy, self.cache_root)
+
     def warm_next(self) -> None:
         """After use."""
         if self._cell is None:
+            self._cell, self._spare = self._spare, None
+        if self._cell is None:
             self._warm()
+        else:
+            with suppress(*AWAY):
+                self._remember(self._cell)
 
     def _discard(self, grace_s: float) -> None:
         cell, self._cell = self._cell, None

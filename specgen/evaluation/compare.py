@@ -181,4 +181,7 @@ def _values(
     if not limits.words:
         return _UNTOLD
     rms = scale(want) if want.is_floating_point() else 0.0
+    if got.is_cuda and got.numel() <= _PIECE:
+        # words take some thirty kernels, of which each is loaded at its first use: 3 s on an H200
+        got, want, bad = got.cpu(), want.cpu(), bad.cpu()
     return Difference(Status.WRONG_VALUE, describe(got, want, bad, where, kind, rms))

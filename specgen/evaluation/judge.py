@@ -19,7 +19,7 @@ from specgen.evaluation.assess import Assessment
 from specgen.evaluation.environment import describe_environment
 from specgen.evaluation.peer import Peer
 from specgen.evaluation.supervisor import Bench
-from specgen.evaluation.verdict import Verdict
+from specgen.evaluation.verdict import HostLock, Verdict
 from specgen.evaluation.wire import receive_frame, send_frame
 from specgen.types import EvaluationRequest, EvaluationResult, Status
 
@@ -34,7 +34,7 @@ def serve(bench: Bench) -> int:
     try:
         peer.hello(_START_LIMIT_S)
         send_frame(bench.worker, json.dumps({"ready": True}).encode())
-        _warm(bench)
+        _warm(bench, peer)
     except Verdict as verdict:
         broken = verdict
     try:
@@ -46,13 +46,16 @@ def serve(bench: Bench) -> int:
     return 0
 
 
-def _warm(bench: Bench) -> None:
-    """A GPU's context and its library of products, while nobody waits. What fails here fails again, and with words, in
-    the judgement."""
-    if bench.spec.backend == "cuda" and not bench.spec.only_build:
-        with contextlib.suppress(RuntimeError, AssertionError):
+def _warm(bench: Bench, peer: Peer) -> None:
+    """Both contexts on a GPU and its library of products, while nobody waits, and while nobody is timed there: a device
+    worker starts its next cell when one evaluates. Raises infra_error."""
+    if bench.spec.backend != "cuda" or bench.spec.only_build:
+        return
+    with HostLock(bench.spec.device_name).building():
+        with contextlib.suppress(RuntimeError, AssertionError):  # fails again, and with words, in the judgement
             torch.mm(*(torch.ones(8, 8, device="cuda") for _ in range(2)))
             torch.cuda.synchronize()
+        peer.take_device(_START_LIMIT_S)
 
 
 def judge(bench: Bench, peer: Peer, request: EvaluationRequest, broken: Verdict | None = None) -> EvaluationResult:

@@ -58,6 +58,13 @@ class Peer:
         self.pid = self.channel.peer_pid
         return str(message.get("hello", ""))
 
+    def take_device(self, timeout_s: float) -> None:
+        """Have a GPU's context made: what the harness waits for after its hello. Raises infra_error."""
+        try:
+            self.ask("device", timeout_s)
+        except Verdict as exc:
+            raise Verdict(Status.INFRA_ERROR, f"no context on the device: {exc.error}; {self.log_tail(600)}") from exc
+
     def post(self, do: str, fds: Sequence[int] = (), **fields: Any) -> None:
         """Ask without waiting."""
         self._number += 1
