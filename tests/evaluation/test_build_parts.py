@@ -141,6 +141,16 @@ def test_a_compiler_killed_from_outside_is_tried_once_more_alone(tmp_path: Path)
         run_all([["sh", "-c", "kill -9 $$"]], tmp_path, Deadline.after(30))
 
 
+def test_what_is_beside_a_failed_compiler_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(toolchain, "builds_at_once", lambda: 2)
+    fails, lasts = ["sh", "-c", "echo no; exit 3"], ["sh", "-c", "echo $$ > pid; exec sleep 100"]
+    start = time.monotonic()
+    done = run_all([lasts, fails, lasts], tmp_path, Deadline.after(60))
+    assert [(one.code, one.output) for one in done] == [(3, "no\n")]
+    assert time.monotonic() - start < 30
+    assert not psutil.pid_exists(int((tmp_path / "pid").read_text()))
+
+
 def test_as_many_compilers_as_cores_memory_and_the_users_limit_allow(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("MAX_JOBS", raising=False)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(16)))

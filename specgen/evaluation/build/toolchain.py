@@ -15,6 +15,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -158,9 +159,14 @@ def ninja_on_path() -> Iterator[None]:
 
 
 def run(
-    command: Sequence[str], cwd: Path, deadline: Deadline, environment: Mapping[str, str] | None = None
+    command: Sequence[str],
+    cwd: Path,
+    deadline: Deadline,
+    environment: Mapping[str, str] | None = None,
+    given_up: threading.Event | None = None,
 ) -> Completed:
-    """Run to its end, or to the deadline (then it and its children are killed and BuildTimeout is raised).
+    """Run to its end, or to the deadline (then it and its children are killed and BuildTimeout is raised), or until
+    ``given_up`` (then they are killed, too).
 
     Output goes to a file, never to a pipe that a full buffer could block.
     """
@@ -170,7 +176,7 @@ def run(
             list(command), cwd=cwd, env=environment, stdin=subprocess.DEVNULL, stdout=sink, stderr=subprocess.STDOUT
         )
         try:
-            code = process.wait(deadline.left_s)
+            code = _wait(process, deadline, given_up)
         except subprocess.TimeoutExpired:
             _kill_tree(process)
             raise BuildTimeout(f"the build took longer than {deadline.given_s:g} s\n{_read(sink.fileno())}") from None
@@ -180,23 +186,54 @@ def run(
         return Completed(shown, code, _read(sink.fileno()))
 
 
+def _wait(process: subprocess.Popen[bytes], deadline: Deadline, given_up: threading.Event | None) -> int:
+    """The exit status. Raises TimeoutExpired at the deadline."""
+    if given_up is None:
+        return process.wait(deadline.left_s)
+    while True:
+        left = deadline.left_s
+        try:
+            return process.wait(0.1 if left is None else min(0.1, left))
+        except subprocess.TimeoutExpired:
+            if given_up.is_set():
+                _kill_tree(process)
+                return process.wait()
+            if left is not None and left <= 0.1:
+                raise
+
+
 def run_all(commands: Sequence[Sequence[str]], cwd: Path, deadline: Deadline) -> list[Completed]:
-    """Run independent commands side by side, as many as fit; where one is killed from outside, all once more, one
-    after the other. Raises CompilerKilled if one is killed again.
+    """Run independent commands side by side, as many as fit, until one fails: what the others would say is not waited
+    for. Where one is killed from outside, all once more, one after the other.
+
+    Returns those that ended by themselves. Raises CompilerKilled if one is killed again.
     """
     threads = max(map(_threads_of, commands), default=1)
     jobs = min(len(commands), max(1, builds_at_once() // threads))
-    if jobs > 1:
-        with ThreadPoolExecutor(jobs) as pool:
-            done = list(pool.map(lambda command: run(command, cwd, deadline), commands))
-    else:
-        done = [run(command, cwd, deadline) for command in commands]
+    done = _until_one_fails(commands, cwd, deadline, jobs)
     if any(one.killed for one in done):
-        done = [run(command, cwd, deadline) for command in commands]
+        done = _until_one_fails(commands, cwd, deadline, 1)
     for one in done:
         if one.killed:
             raise CompilerKilled(f"the compiler was killed: {one.command}", "likely out of memory")
     return done
+
+
+def _until_one_fails(commands: Sequence[Sequence[str]], cwd: Path, deadline: Deadline, jobs: int) -> list[Completed]:
+    failed = threading.Event()
+
+    def one(command: Sequence[str]) -> Completed | None:
+        if failed.is_set():
+            return None
+        done = run(command, cwd, deadline, given_up=failed if jobs > 1 else None)
+        if done.code == 0:
+            return done
+        given_up = failed.is_set()
+        failed.set()
+        return None if given_up else done
+
+    with ThreadPoolExecutor(max(1, jobs)) as pool:
+        return [done for done in pool.map(one, commands) if done is not None]
 
 
 def _kill_tree(process: subprocess.Popen[bytes]) -> None:
