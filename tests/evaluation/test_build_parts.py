@@ -7,19 +7,20 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import psutil
 import pytest
 import torch
 
-from specgen.evaluation.build import BuildTimeout, CompilerKilled, toolchain
+from specgen.evaluation.build import BuildTimeout, CompilerKilled, facade, toolchain
 from specgen.evaluation.build.cache import BuildCache, Entry
 from specgen.evaluation.build.facade import translate
 from specgen.evaluation.build.operators import read_overloads
 from specgen.evaluation.build.request import BuildRequest, from_load_inline
 from specgen.evaluation.build.screen import lean, prelude, refusal
-from specgen.evaluation.build.toolchain import Deadline, builds_at_once, ninja_on_path, run, run_all
+from specgen.evaluation.build.toolchain import Completed, Deadline, builds_at_once, ninja_on_path, run, run_all
 
 TORCH_INCLUDE = Path(torch.__file__).parent / "include"
 
@@ -79,6 +80,20 @@ def test_few_headers_are_for_cuda_units_alone() -> None:
     assert "SPECGEN_LEAN" in texts["cuda"]
     assert "SPECGEN_LEAN" not in texts["cpp"]  # g++ takes the whole prelude precompiled
     assert not any("SPECGEN_LEAN" in one.text for one in translate(made))
+
+
+def test_what_few_headers_do_not_compile_is_tried_with_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tried: list[bool] = []
+
+    def compiler(_made: object, units: list[Any], *_rest: object) -> list[Completed]:
+        tried.append("SPECGEN_LEAN" in units[0].text)
+        return [Completed("nvcc", int(tried[-1]), "error" if tried[-1] else "")]
+
+    monkeypatch.setattr(facade, "_run", compiler)
+    made = request(cpp_sources="int f();", cuda_sources="__global__ void k() {} int f() { return 1; }", functions=["f"])
+    support = SimpleNamespace(overloads=SimpleNamespace(includes=lambda _source: {}))
+    assert facade.compile_units(made, tmp_path, support, Deadline.after(60)) == (["unit0.cu.o"], "")  # type: ignore[arg-type]
+    assert tried == [True, False]
 
 
 def test_the_language_standard_is_the_installed_torchs() -> None:
@@ -208,7 +223,7 @@ def test_no_more_compilers_run_at_once_than_fit(tmp_path: Path, monkeypatch: pyt
     ],
 )
 def test_nvccs_own_threads_are_seen(command: str, threads: int) -> None:
-    assert toolchain._threads_of(command.split()) == threads
+    assert toolchain.threads_of(command.split()) == threads
 
 
 def test_ninja_is_found_beside_the_interpreter(monkeypatch: pytest.MonkeyPatch) -> None:

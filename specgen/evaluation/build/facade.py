@@ -12,10 +12,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from specgen.evaluation.build.errors import FacadeRefused
+from specgen.evaluation.build.phases import compile_side_by_side
 from specgen.evaluation.build.request import BuildRequest, Unit
 from specgen.evaluation.build.screen import lean, prelude, refusal, without_comments
 from specgen.evaluation.build.support import Support
-from specgen.evaluation.build.toolchain import Deadline, cuda_home, cxx, run, run_all, standard
+from specgen.evaluation.build.toolchain import Completed, Deadline, cuda_home, cxx, run, run_all, standard
 
 DOES_NOT_COMPILE = "it does not compile with the façade"
 _BINDINGS = "bindings.cpp"
@@ -77,9 +78,20 @@ def _compile(
 ) -> tuple[list[str], str, bool]:
     for one in translations:
         (directory / one.file).write_text(one.text)
-    done = run_all([_command(request, one, directory, support) for one in translations], directory, deadline)
+    done = _run(request, translations, directory, support, deadline)
     output = "\n".join(one.output for one in done if one.output)
     return [f"{one.file}.o" for one in translations], output, any(one.code != 0 for one in done)
+
+
+def _run(
+    request: BuildRequest, translations: list[_Translation], directory: Path, support: Support, deadline: Deadline
+) -> list[Completed]:
+    commands = [_command(request, one, directory, support) for one in translations]
+    if len(translations) == 1 and translations[0].language == "cuda":
+        done = compile_side_by_side(commands[0], directory / translations[0].file, deadline)
+        if done is not None:
+            return [done]
+    return run_all(commands, directory, deadline)
 
 
 def translate(request: BuildRequest, *, join: bool = True, few: bool = False) -> Iterator[_Translation]:

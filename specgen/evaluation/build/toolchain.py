@@ -11,6 +11,7 @@ import inspect
 import os
 import platform
 import re
+import select
 import shutil
 import subprocess
 import sys
@@ -140,7 +141,7 @@ def free_bytes() -> int:
     return max(0, min(machine, limit - used + (int(cached[1]) if cached else 0)))
 
 
-def _threads_of(command: Sequence[str]) -> int:
+def threads_of(command: Sequence[str]) -> int:
     """How many compilers one command starts at once: nvcc's own ``--threads``."""
     found = _NVCC_THREADS.search(" ".join(command)) if Path(command[0]).name == "nvcc" else None
     return max(1, int(found[1])) if found else 1
@@ -189,11 +190,11 @@ def run(
 def _wait(process: subprocess.Popen[bytes], deadline: Deadline, given_up: threading.Event | None) -> int:
     """The exit status. Raises TimeoutExpired at the deadline."""
     if given_up is None:
-        return process.wait(deadline.left_s)
+        return _wait_for(process, deadline.left_s)
     while True:
         left = deadline.left_s
         try:
-            return process.wait(0.1 if left is None else min(0.1, left))
+            return _wait_for(process, 0.1 if left is None else min(0.1, left))
         except subprocess.TimeoutExpired:
             if given_up.is_set():
                 _kill_tree(process)
@@ -202,13 +203,28 @@ def _wait(process: subprocess.Popen[bytes], deadline: Deadline, given_up: thread
                 raise
 
 
+def _wait_for(process: subprocess.Popen[bytes], seconds: float | None) -> int:
+    """As ``process.wait``, which looks 20 times a second where it is given a limit: a build waits for several."""
+    if seconds is not None:
+        with contextlib.suppress(OSError):  # a kernel without it, or a sandbox that forbids it
+            watched = os.pidfd_open(process.pid)
+            try:
+                poll = select.poll()
+                poll.register(watched, select.POLLIN)
+                poll.poll(seconds * 1000)
+            finally:
+                os.close(watched)
+            seconds = 0.0
+    return process.wait(seconds)
+
+
 def run_all(commands: Sequence[Sequence[str]], cwd: Path, deadline: Deadline) -> list[Completed]:
     """Run independent commands side by side, as many as fit, until one fails: what the others would say is not waited
     for. Where one is killed from outside, all once more, one after the other.
 
     Returns those that ended by themselves. Raises CompilerKilled if one is killed again.
     """
-    threads = max(map(_threads_of, commands), default=1)
+    threads = max(map(threads_of, commands), default=1)
     jobs = min(len(commands), max(1, builds_at_once() // threads))
     done = _until_one_fails(commands, cwd, deadline, jobs)
     if any(one.killed for one in done):
