@@ -2,12 +2,13 @@
 
 On the CPU every kernel is built, run and judged by the whole evaluator, sandbox included. ``--gpu`` does the same on
 a GPU; where there is none, ``--compile N`` puts N of the CUDA files through nvcc and says so. An interrupted run goes on
-where it was with the same ``--state``.
+where it was with the same ``--state``, as long as the evaluator is the same.
 """
 
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
 import re
 import sys
@@ -15,6 +16,8 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +29,7 @@ from benchmarks.honest.cpu_products import kernels as products
 from benchmarks.honest.files import Kernel
 from benchmarks.honest.kinds import Cheat, Kind
 from benchmarks.honest.run import Bench, Source
+from specgen import evaluation
 from specgen.evaluation.build.support import ensure_support
 from specgen.evaluation.sandbox import probe
 from specgen.settings import get_settings
@@ -93,6 +97,16 @@ def cheats(given: Sequence[Cheat], judge: Judge) -> tuple[int, int, int]:
     return judged, accepted, otherwise
 
 
+@lru_cache(maxsize=1)
+def _evaluator() -> str:
+    """What shapes a verdict: the evaluator's files, torch and the kind of machine (16 hex digits)."""
+    digest = hashlib.sha256(f"{machine()} {version('torch')}".encode())
+    for path in sorted(Path(evaluation.__file__).parent.rglob("*")):
+        if path.suffix in (".py", ".h", ".c", ".cpp", ".inl"):
+            digest.update(path.read_bytes())
+    return digest.hexdigest()[:16]
+
+
 class Judge:
     """Judges what the state file does not know yet, until ``deadline`` (monotonic seconds); after it, None."""
 
@@ -102,8 +116,8 @@ class Judge:
         self._known = {row["key"]: EvaluationResult.model_validate(row["result"]) for row in map(json.loads, lines)}
 
     def key(self, name: str, source: str) -> str:
-        """Of one candidate here."""
-        return f"{self._bench.kind} {name} {source_id(source)[:16]}"
+        """Of one candidate, by this evaluator here: verdicts of another one do not count."""
+        return f"{self._bench.kind} {name} {source_id(source)[:16]} {_evaluator()}"
 
     def __call__(self, name: str, source: str, problem: str | ProblemSpec, **how: Any) -> EvaluationResult | None:
         """The result, of now or of before. None: the time is up."""

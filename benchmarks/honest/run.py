@@ -16,6 +16,7 @@ from specgen.evaluation.cell import Ahead, Cell, Device, close_zygote
 from specgen.evaluation.problems import load_problem
 from specgen.settings import EvaluationPolicy
 from specgen.types import EvaluationRequest, EvaluationResult, Origin, Phase, ProblemSpec, source_id
+from workers.builder import targets
 
 Source = tuple[str, str | ProblemSpec]  # a candidate and its problem
 _FIRST_INDEX = 1000  # of builds ahead: no device has it
@@ -82,7 +83,7 @@ class Bench:
         count, start = len(waiting), time.monotonic()
         running: list[tuple[str, Cell]] = []
         at_once = max(1, builds_at_once() - 3)  # judge, candidate, and a cell that starts
-        arch = _arch() if self._gpu else ""
+        arch = targets([self._device])[0].arch
         try:
             while (waiting or running) and not self._ended.is_set():
                 while waiting and len(running) < at_once:
@@ -120,11 +121,3 @@ class Bench:
                 "time_budget_s": budget_s, **more,
             }
         )  # fmt: skip
-
-
-def _arch() -> str:
-    """Of the first GPU, asked in the driver's library: this process must stay free of CUDA."""
-    from workers.labels import arch_list, ask_gpu
-
-    gpu = ask_gpu(0)
-    return os.environ.get("TORCH_CUDA_ARCH_LIST") or (arch_list(gpu.facts.compute_capability) if gpu else "")

@@ -263,8 +263,7 @@ class Assessment:
         if self.backend == "cuda":
             self.notes["clock_gaps_ms"] = window.gaps
         integrity.check_window(window)
-        if self.backend == "cpu":
-            integrity.check_awake(window)
+        (integrity.check_awake if self.backend == "cpu" else integrity.check_forgotten)(window)
         mean_ms = summary(window.candidate_ms).mean_ms
         self._watch(timed, work, mean_ms, gb_s)
         least = floor(work.moved_bytes, needed_work, gb_s, peak or 1.0)

@@ -34,7 +34,7 @@ from specgen.evaluation.tensors import Parcel, leaves, mapped, settle
 from specgen.evaluation.trials import Trial, fresh_seed
 from specgen.evaluation.verdict import Verdict, rejected
 from specgen.evaluation.weights import Weights
-from specgen.evaluation.wire import close_all
+from specgen.evaluation.wire import Message, close_all
 from specgen.types import Status, Timing
 
 _SLACK_MS = 0.1  # what waking up and answering costs at most beyond the calibrated cost of a message
@@ -58,7 +58,6 @@ class Window:
     asleep_ms: list[float] = field(default_factory=list)  # of the candidate's runs: neither running nor ready to run
     sleeps: list[int] = field(default_factory=list)  # of those: how often it went to sleep; once, after its answer
     gap_allowed_ms: float = 0.0  # for the median of those
-    burst: bool = False  # whether `gap_ms` is that of runs in a row on the same inputs: on a GPU
     single_gap_ms: float = 0.0  # on a GPU: of single runs by the judge's wall clock
     single_allowed_ms: float = 0.0
     outside_ms: list[float] = field(default_factory=list)  # candidate's CPU time while it should have been waiting
@@ -257,19 +256,17 @@ class TimedRuns:
             window.gap_allowed_ms = 0.6 + 4 * self.cost_ms + 0.4 * own_ms
             return
         nothing, runs = min(self._wall_ms("null") for _ in range(2)), min(self._wall_ms("burst") for _ in range(2))
-        window.gap_ms, window.burst = [(runs - nothing) / _BURST - own_ms], True
+        window.gap_ms = [(runs - nothing) / _BURST - own_ms]
         window.gap_allowed_ms = _BURST_SLACK_MS + _BURST_SHARE * own_ms
         # Inputs stay the same within a burst: single runs, each on new values, are the coarser and stricter witness.
         single = statistics.median(self._nothing_ms(number) for number in range(_SINGLES))
         window.single_gap_ms = statistics.median(window.wall_ms) - single - own_ms
         window.single_allowed_ms = _SINGLE_SLACK_MS + _BURST_SHARE * own_ms
 
-    def _wall_ms(self, what: str, runs: int = _BURST) -> float:
+    def _wall_ms(self, what: str) -> float:
         limit_s = _BURST * self.limit_s
-        self.peer.ask(what, limit_s, slot=self.slots[0].number, seed=fresh_seed(), runs=runs)
-        start = time.perf_counter()
-        self.peer.shoot(limit_s)
-        return (time.perf_counter() - start) * 1e3
+        self.peer.ask(what, limit_s, slot=self.slots[0].number, seed=fresh_seed(), runs=_BURST)
+        return self._shoot(limit_s)[1]
 
     def _nothing_ms(self, number: int) -> float:
         """A single run of nothing, after what the judge does on the device before every run."""
@@ -278,9 +275,13 @@ class TimedRuns:
         self._renew(slot, 0.0)
         if number % 2:
             self._reference(slot, seed)
+        return self._shoot(self.limit_s)[1]
+
+    def _shoot(self, limit_s: float) -> tuple[Message, float]:
+        """An armed run: its answer, and milliseconds by the judge's wall clock."""
         start = time.perf_counter()
-        self.peer.shoot(self.limit_s)
-        return (time.perf_counter() - start) * 1e3
+        answer = self.peer.shoot(limit_s)
+        return answer, (time.perf_counter() - start) * 1e3
 
     def _renew(self, slot: _Slot, spikes: float) -> None:
         slot.renew(spikes, self.most)
@@ -357,9 +358,8 @@ class TimedRuns:
 
     def _candidate(self) -> tuple[float, float]:
         """Milliseconds of a run, by its own clock and by the judge's."""
-        start = time.perf_counter()
-        own = self.peer.shoot(self.limit_s).get("ns")
-        wall_ms = (time.perf_counter() - start) * 1e3
+        answer, wall_ms = self._shoot(self.limit_s)
+        own = answer.get("ns")
         if type(own) is not int or own <= 0:
             raise rejected("impossible_time", f"{own!r} ns"[:40], "a run cannot take no time")
         return own / 1e6, wall_ms

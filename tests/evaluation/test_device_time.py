@@ -112,15 +112,15 @@ def test_a_last_step_of_a_thousand_elements_may_be_all_that_is_own() -> None:
 
 def window(gap_ms: float) -> Window:
     return Window(
-        candidate_ms=[8.3] * 9, fetch_ms=[0.1] * 9, gap_ms=[gap_ms], gap_allowed_ms=2.1, burst=True,
+        candidate_ms=[8.3] * 9, fetch_ms=[0.1] * 9, gap_ms=[gap_ms], gap_allowed_ms=2.1,
         single_allowed_ms=2.4, fetch_allowed_ms=1.0,
     )  # fmt: skip
 
 
 def test_faster_on_inputs_that_were_seen_is_remembered() -> None:
     with pytest.raises(Verdict) as refused:
-        integrity.check_window(window(-7.9))
+        integrity.check_forgotten(window(-7.9))
     assert refused.value.rule == "remembered: 7.900 ms faster on inputs it has seen, allowed 2.100"
-    integrity.check_window(window(-2.0))
+    integrity.check_forgotten(window(-2.0))
     with pytest.raises(Verdict, match="clock_disagrees"):
         integrity.check_window(window(2.2))
